@@ -76,7 +76,7 @@ test-flower: setup  ## Flower for real: simulation, SuperNodes on loopback, kill
 	$(BIN)/python -m pytest -v -m flower tests/flower
 
 test-nvflare: setup  ## NVFlare for real: its simulator, its deployment on loopback, a client that fails
-	@$(PIP) --quiet -e '.[nvflare]'
+	@$(PIP) --quiet -e '.[nvflare-he]'
 	$(ONE_THREAD) $(BIN)/python -m pytest -v tests/nvflare
 
 test-flwr-datasets: .venv-flwr-datasets/.installed  ## partitions of Flower Datasets, which needs an older `datasets`

@@ -3,6 +3,7 @@ the data, slow clients hold the rare data} x {an easy target, a hard one}, on da
 
     python benchmarks/time_to_target.py --tune rates                   step sizes, on seeds that are never reported
     python benchmarks/time_to_target.py --tune options                 the options of every scheme, on the same seeds
+    python benchmarks/time_to_target.py --tune options --heats 1 --around digits-2    server rates only, one run each
     python benchmarks/time_to_target.py --jobs 2                       the whole grid: a JSON object, a table on stderr
     python benchmarks/time_to_target.py --cells digits-0.3/nycmesh --seeds 100,101 --schemes random,pace
     python benchmarks/time_to_target.py --variant bold=flanp:k=5,growth=3.0 --schemes random
@@ -30,7 +31,9 @@ which has none to choose, are tuned for each task under each delay model (`grid/
 
 Every finished run is a line of DIR/results.jsonl; what is there already is not run again, unless `--again` says so.
 With --give-up N a run ends once the hard target cannot be held within N times the longest time that another scheme
-(--give-up-on) took in the cell; it counts with that time, and factors over it are marked as lower bounds.
+(--give-up-on) took in the cell; it counts with that time, and factors over it are marked as lower bounds. With
+--to-beat it also ends once the scheme takes more times as long as that other under its seed than the best recorded
+rival of the cell does in the mean over the seeds that are run.
 """
 
 from __future__ import annotations
@@ -87,6 +90,8 @@ def main() -> None:
             options.jobs,
             tuned=tuned,
             factors=options.factors,
+            heats=options.heats,
+            around=options.around,
             give_up=options.give_up or racing.CUT,
             yardstick=schemes.chosen(options.give_up_on, [])[0],
             recorded=[row for file in options.recorded for row in recorded.read(Path(file))],
@@ -168,8 +173,11 @@ def fill(
     for some in (*([s for s in wanted if s.label == label] for label in first), rest):
         saving = Economy()
         if yardstick is not None:
-            so_far = results.rows.values() if yardstick not in some else ()
+            so_far = [row for row in results.rows.values() if row["seed"] in seeds] if yardstick not in some else ()
             saving = Economy.of(so_far, yardstick, cells, tuned, options.give_up)
+            if options.to_beat:
+                known = sceptic.Judged([row for row in so_far if row["mode"] == "charged"], yardstick.label)
+                saving = replace(saving, beat=known.to_beat())
         jobs = [
             job
             for seed in seeds
@@ -224,7 +232,7 @@ def jobs_of(
             if scheme.label != BASELINE and (par := saving.par(random)):
                 pars[cell.name] = par
         here = tuple(cell for _, cell in pairs)
-        jobs.append(Job(given, here, tuned.rate(first) * given.factor, seed, aims, mode, pars, saving.cuts))
+        jobs.append(Job(given, here, tuned.rate(first) * given.factor, seed, aims, mode, pars, saving.limits(seed)))
     return jobs
 
 
@@ -273,6 +281,11 @@ def arguments() -> argparse.Namespace:
         "--give-up-on", default="pace-async", metavar="LABEL", help="than this scheme at its slowest in the cell"
     )
     parser.add_argument(
+        "--to-beat",
+        action="store_true",
+        help="with --give-up: end a run too once it is slower than the best recorded rival of its cell",
+    )
+    parser.add_argument(
         "--recorded", action="append", default=[], metavar="FILE", help="rows of a result file count too; repeatable"
     )
     parser.add_argument("--afresh", default="", metavar="LABELS", help="schemes whose recorded rows are out of date")
@@ -282,6 +295,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/results.md instead of JSON")
     parser.add_argument("--tune", choices=("rates", "options"), help="choose step sizes, or the schemes' options")
     parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")
+    parser.add_argument(
+        "--heats", type=int, default=len(racing.HEATS), help="with --tune options: runs of each setting that goes on"
+    )
+    parser.add_argument(
+        "--around", default="", metavar="TASK", help="with --tune options: only server rates around this task's choice"
+    )
     parser.add_argument("--tuned", default="", metavar="FILE", help="what was chosen (default grid/tuned.json)")
     parser.add_argument("--images", action="store_true", help="MNIST and FashionMNIST instead")
     parser.add_argument("--held", action="store_true", help="slow clients alone hold two classes of digits instead")

@@ -108,13 +108,4 @@ class NoResponse(PaceAsync):
         return _Alike(self.fedexp_exponent, self.memory_gib, REACH)
 
 
-class NoNews(PaceAsync):
-    """First answers do not make the server plan again with a longer step."""
-
-    name: ClassVar[str] = "no-news"
-
-    def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
-        return self._planned(state, view, fresh)
-
-
-PARTS = ("NoMemory", "NoMomentum", "NoFedexp", "NoLimit", "TenAnswers", "NoSketch", "NoResponse", "NoNews")
+PARTS = ("NoMemory", "NoMomentum", "NoFedexp", "NoLimit", "TenAnswers", "NoSketch", "NoResponse")

@@ -5,6 +5,8 @@ no verdict: the best rival of a cell is the one that takes least. So a run may e
 more within N times the longest time that a named scheme took in the cell. Its row is `cut`, says beyond which time the
 target would be held (`beyond`), and counts with that time: too soon, never too late. Nothing of it can flatter the
 scheme that is judged. Where the best rival is such a run, the factor over it is a lower bound, and is marked as one.
+
+A run may also end once it is slower, by this measure, than the best rival that is recorded: it cannot be the best then.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ class Economy:
     """How many times as long as the yardstick they may take."""
     held: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     """Seconds that the yardstick took, by cell and seed: not there where it missed under any seed."""
+    beat: Mapping[str, float] = field(default_factory=dict)
+    """Times as long as the yardstick the best rival so far takes to the hard target, by cell."""
 
     @classmethod
     def of(cls, rows: Iterable[Row], yardstick: Scheme, cells: Iterable[Cell], tuned: Tuned, times: float) -> Economy:
@@ -55,12 +59,21 @@ class Economy:
         """Seconds, by cell, beyond which runs are given up: after the longest time under any seed."""
         return {cell: self.times * max(by.values()) for cell, by in self.held.items()}
 
+    def limits(self, seed: int) -> dict[str, float]:
+        """Return the seconds, by cell, beyond which the runs of a seed are given up."""
+        found = dict(self.cuts)
+        for cell, by in self.held.items():
+            if cell in self.beat and seed in by:
+                found[cell] = min(found[cell], self.beat[cell] * by[seed])
+        return found
+
     def serves(self, row: Row) -> bool:
         """Whether a run need not be made again: it ended by itself, or was given up late enough for its own seed."""
         if row["status"] != "cut":
             return True
         by = self.held.get(row["cell"])
-        return by is not None and bool(row["hard"]["beyond"] >= self.times * by.get(row["seed"], max(by.values())))
+        times = min(self.times, self.beat.get(row["cell"], self.times))
+        return by is not None and bool(row["hard"]["beyond"] >= times * by.get(row["seed"], max(by.values())))
 
     def par(self, random: Row | None) -> float | None:
         """Return how long random takes to the hard target, which says how long others may; None = it missed it.

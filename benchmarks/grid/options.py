@@ -107,34 +107,33 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"alpha": 0.6, "in_flight": 10},
         {"alpha": 0.6, "in_flight": 30},
     ],
-    # As fedbuff; the cache takes the place of the discount.
+    # As fedbuff; the cache takes the place of the discount. Half and twice the best server rate are tried of all.
     "ca2fl": [
         {"buffer": 10},
-        {"buffer": 10, "in_flight": 30},
-        *({"buffer": 10, "lr": lr} for lr in (0.5, 0.25, 2.0)),
-        {"buffer": 5},
-        *({"buffer": 5, "lr": lr} for lr in (0.5, 0.25)),
-        {"buffer": 20},
+        *({"buffer": 10, "lr": lr} for lr in (0.5, 0.25)),
+        {"buffer": 10, "in_flight": 30, "lr": 0.5},
+        {"buffer": 5, "lr": 0.5},
+        {"buffer": 20, "lr": 0.5},
     ],
     # The server's step size: a step per answer needs a small one. ACED's limit, and MIFA's buffer.
     "ace": [
         *({"lr": lr} for lr in (0.1, 0.03, 0.3)),
         {"lr": 0.1, "max_age": 60},
-        *({"buffer": 10, "lr": lr, "wait_for_all": False} for lr in (1.0, 0.5, 0.25)),
+        *({"buffer": 10, "lr": lr, "wait_for_all": False} for lr in (1.0, 0.5)),
     ],
     # The server's step size: a step per client and cycle.
     "ringleader": [{"lr": lr} for lr in (0.1, 0.03, 0.3, 1.0)],
-    # Answers of each client, and the server's step size.
-    "malenia": [{"answers": answers, "lr": lr} for answers in (1.0, 2.0) for lr in (1.0, 2.0)],
+    # Answers of each client; the server's step size starts at 1.
+    "malenia": [{"answers": answers} for answers in (1.0, 2.0)],
     "rescaled-asgd": [{"lr": lr} for lr in (0.1, 0.03, 0.01, 0.3)],
     # The server's step size is in units of the parameters; the delay that is tolerated is in steps.
-    "fadas": [
-        *({"lr": lr} for lr in (0.01, 0.03, 0.1, 0.3)),
-        *({"lr": lr, "tolerated": 10} for lr in (0.1, 0.3)),
+    "fadas": [*({"lr": lr} for lr in (0.01, 0.03, 0.1, 0.3)), {"lr": 0.1, "tolerated": 10}],
+    "momentum-approximation": [
+        *({"momentum": 0.9, "lr": lr} for lr in (0.3, 0.1)),
+        *({"momentum": 0.5, "lr": lr} for lr in (0.3, 1.0)),
     ],
-    "momentum-approximation": [{"momentum": momentum, "lr": lr} for momentum in (0.9, 0.5) for lr in (0.3, 0.1, 1.0)],
-    # How many of all end a round (0 = all), and the server's step size.
-    "m-sync": [{"m": m, "lr": lr} for m in (10, 20, 30, 0) for lr in (1.0, 2.0)],
+    # How many of all end a round (0 = all); the server's step size starts at 1.
+    "m-sync": [{"m": m} for m in (10, 20, 30, 0)],
     # Q_min and Q_max as multiples of the configured training, and how long a group waits.
     "fedcompass": [
         {},

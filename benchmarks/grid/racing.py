@@ -7,18 +7,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from grid.cells import LEVELS, Cell, Level
 from grid.economy import Economy
 from grid.runs import FullJob, Job, Row, full_participation, run
-from grid.schemes import BASELINE, Scheme
+from grid.schemes import BASELINE, SERVER_RATE, Scheme
 from grid.store import Rows, spread
 from grid.tuning import SEEDS, Tuned, full_key, key
 
 CUT = 10.0
 """Times as long as the yardstick takes in a cell, after which a setting is not run on. Until then, every one runs."""
 SURVIVORS = 2
+"""Settings that go on after the first heat."""
+HEATS = ((SEEDS[0], False), (SEEDS[1], True), (SEEDS[0], True), (SEEDS[1], False))
+"""Seed, and whether slow clients hold the rare data. A short tuning has the first two."""
 COSTLY = ("delayhet-sampling", "delayhet-transport")
 """Schemes that take minutes to choose clients: tuned after all others."""
 FACTORS = (1 / 3, 3.0)
@@ -39,6 +43,9 @@ class Race:
     known: Mapping[tuple[Any, ...], Row]
     """Rows of earlier sittings."""
     factors: bool = False
+    heats: int = len(HEATS)
+    around: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """By delay model: settings to start from, in place of all; only the server's step size is tuned."""
     bounds: Mapping[tuple[str, int], float] = field(default_factory=dict)
     """Seconds, by cell and seed, beyond which it does not matter which setting is the best."""
 
@@ -56,36 +63,55 @@ class Result:
 def race(job: Race) -> Result:
     """Choose the settings of a scheme for each delay model."""
     running = _Running(job)
-    choices = [job.scheme.given(options) for options in job.scheme.choices()]
-    heats = [(seed, rare) for seed in SEEDS for rare in sorted({cell.rare for cell in job.cells})]
-    if len(choices) > 1:
-        for choice in choices:
-            running.play(choice, *heats[0], running.groups)
-    going = {group: running.leading(choices, group, heats[:1])[:SURVIVORS] for group in running.groups}
-    for seed, rare in heats[1:] if len(choices) > 1 else heats:
-        for choice in choices:
-            running.play(choice, seed, rare, [group for group in running.groups if choice in going[group]])
-    best = {group: running.leading(going[group], group, heats)[0] for group in running.groups}
-    tried = list(choices)
-    for group, chosen in best.items():
-        known = job.scheme.choices()
-        rates = chosen.with_server_rates() if len(known) > 1 else []
-        others = [chosen.given(options) for options in rates if options not in known]
-        for other in others:
-            for seed, rare in heats:
-                running.play(other, seed, rare, [group])
-        tried += [other for other in others if other not in tried]
-        best[group] = running.leading([chosen, *others], group, heats)[0]
-    if job.factors:
-        for group, chosen in best.items():
+    rares = {cell.rare for cell in job.cells}
+    heats = [heat for heat in HEATS if heat[1] in rares][: job.heats]
+    best: dict[str, dict[str, Any]] = {}
+    order: list[Scheme] = []
+    for group in running.groups:
+        listed = [job.scheme.given(options) for options in job.around.get(group) or job.scheme.choices()]
+        order = [*(choice for choice in order if choice in listed), *(each for each in listed if each not in order)]
+        choices = list(listed)
+        if not heats:
+            best[group] = running.said(listed[0], [], group, heats)
+            continue
+        if len(job.scheme.choices()) > 1:
+            # What was good under other delays runs first, so that worse settings end sooner. It decides nothing.
+            for choice in order:
+                running.play(choice, *heats[0], group, running.place(choices, group, heats))
+            order = running.leading(listed, group, heats[:1])
+            while others := _with_server_rates(order[0], choices):
+                choices += others
+                for choice in others:
+                    running.play(choice, *heats[0], group, running.place(choices, group, heats))
+                before, order[0] = order[0], running.leading(choices, group, heats[:1])[0]
+                if order[0] == before:
+                    break
+            order = running.leading(listed, group, heats[:1])
+        going = running.leading(choices, group, heats[:1])[:SURVIVORS]
+        for choice in going:
+            for place, (seed, rare) in enumerate(heats):
+                last = place == len(heats) - 1
+                running.play(choice, seed, rare, group, running.left(choice, going, group, heats) if last else math.inf)
+        chosen = running.leading(going, group, heats)[0]
+        if job.factors:
             others = [chosen.given(chosen.options, factor) for factor in FACTORS]
             for other in others:
                 for seed, rare in heats:
-                    running.play(other, seed, rare, [group])
-            tried += others
-            best[group] = running.leading([chosen, *others], group, heats)[0]
-    found = {group: running.said(choice, tried, group, heats) for group, choice in best.items()}
-    return Result(running.rows, found)
+                    running.play(other, seed, rare, group)
+            choices += others
+            chosen = running.leading([chosen, *others], group, heats)[0]
+        best[group] = running.said(chosen, choices, group, heats)
+    return Result(running.rows, best)
+
+
+def _with_server_rates(scheme: Scheme, known: Sequence[Scheme]) -> list[Scheme]:
+    """Return a setting with the server's step size halved and doubled, unless it is known, perhaps as the default."""
+
+    def rule(choice: Scheme) -> tuple[Any, float]:
+        return choice.selector(100), choice.options.get(SERVER_RATE, 1.0)
+
+    tried = [rule(each) for each in known]
+    return [other for options in scheme.with_server_rates() if rule(other := scheme.given(options)) not in tried]
 
 
 class _Running:
@@ -97,13 +123,18 @@ class _Running:
         self.rows: list[Row] = []
         self._found: dict[tuple[Any, ...], Row] = dict(job.known)
 
-    def play(self, choice: Scheme, seed: int, rare: bool, groups: Sequence[str]) -> None:
-        """Run a setting in the cells of these delay models that it was not run in before."""
+    def play(self, choice: Scheme, seed: int, rare: bool, group: str, limit: float = math.inf) -> None:
+        """Run a setting under a delay model, if it was not; it ends when it cannot hold the hard target by `limit`.
+
+        A setting that trains the same under all delay models is run under all of them at once, without the limit.
+        """
         job = self._job
-        cells = [cell for cell in job.cells if cell.rare == rare and cell.delays.name in groups]
+        blind = choice.blind("charged")
+        cells = [cell for cell in job.cells if cell.rare == rare and (blind or cell.delays.name == group)]
         due = [cell for cell in cells if self._key(choice, cell, seed) not in self._found]
         together = [[cell] for cell in due]
-        if choice.blind("charged"):
+        if blind:
+            limit = math.inf
             rates = {job.rates[cell.name] for cell in due}
             together = [[cell for cell in due if job.rates[cell.name] == rate] for rate in sorted(rates)]
         for each in together:
@@ -116,16 +147,37 @@ class _Running:
                     seed,
                     job.targets[seed],
                     pars={name: job.pars[name, seed] for name in names if (name, seed) in job.pars},
-                    cuts={name: job.bounds.get((name, seed), math.inf) for name in names},
+                    cuts={name: min(limit, job.bounds.get((name, seed), math.inf)) for name in names},
                 )
             ):
                 self.rows.append(row)
                 self._found[key(row)] = row
 
+    def place(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> float:
+        """Return the time of the last setting so far that would go on after the first heat: slower ones are out."""
+        going = SURVIVORS if len(heats) > 1 else 1
+        times = [self._times(choice, group, heats[:1]).values() for choice in choices]
+        held = sorted(seconds for by in times for seconds in by if isinstance(seconds, float))
+        return held[going - 1] if len(held) >= going else math.inf
+
+    def left(self, choice: Scheme, going: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> float:
+        """Return how long a setting may take in the last heat if it is to be the best of those that go on."""
+        limit = math.inf
+        earlier = list(self._times(choice, group, heats[:-1]).values())
+        for other in going:
+            times = list(self._times(other, group, heats).values())
+            if other != choice and all(isinstance(seconds, float) for seconds in times):
+                if not all(isinstance(seconds, float) for seconds in earlier):
+                    return 0.0  # it missed where the other held
+                spare = sum(math.log(seconds) for seconds in times) - sum(math.log(seconds) for seconds in earlier)
+                limit = min(limit, math.exp(spare))
+        return limit
+
     def leading(self, choices: Sequence[Scheme], group: str, heats: Sequence[tuple[int, bool]]) -> list[Scheme]:
         """Return settings by how well they did: fewest misses of the hard target first, then the shortest times.
 
-        If no setting holds the hard target, the easy one decides in the same way. Ties are as listed.
+        If no setting holds the hard target, the easy one decides in the same way. One that diverged comes after others;
+        ties are as listed.
         """
 
         def cost(choice: Scheme) -> tuple[float, ...]:
@@ -134,7 +186,7 @@ class _Running:
                 times = self._times(choice, group, heats, level).values()
                 met = [math.log(seconds) for seconds in times if isinstance(seconds, float)]
                 found += [len(times) - len(met), math.exp(sum(met) / len(met)) if met else math.inf]
-            return tuple(found)
+            return *found, sum(seconds == "diverged" for seconds in times)
 
         return sorted(choices, key=cost)
 
@@ -179,6 +231,8 @@ def tune_options(
     *,
     tuned: Tuned,
     factors: bool = False,
+    heats: int = len(HEATS),
+    around: str = "",
     give_up: float = CUT,
     yardstick: Scheme,
     recorded: Sequence[Row] = (),
@@ -186,8 +240,8 @@ def tune_options(
     """Race the settings of every scheme on every task, and write down which is the best.
 
     Every setting runs until it holds the hard target, or until it is `give_up` times as slow as the yardstick. If no
-    setting holds it, the time to the easy target decides. How long the yardstick takes is known from `recorded` rows,
-    at its slowest under any of their seeds, or is found out.
+    setting holds it, the time to the easy target decides. How long the yardstick takes is the median of its `recorded`
+    rows, or is found out.
     """
     targets = Rows(folder / "targets.jsonl", full_key)
     tried = Rows(folder / "tuning.jsonl", key)
@@ -198,9 +252,9 @@ def tune_options(
         targets.add(row)
     bounds: dict[tuple[str, int], float] = {}
     if give_up:
-        known = Economy.of(recorded, yardstick, cells, tuned, give_up).cuts
-        bounds = {(name, seed): cut for name, cut in known.items() for seed in SEEDS}
-        rest = [cell for cell in cells if cell.name not in known]
+        held = Economy.of(recorded, yardstick, cells, tuned, give_up).held
+        bounds = {(name, seed): give_up * median(by.values()) for name, by in held.items() for seed in SEEDS}
+        rest = [cell for cell in cells if cell.name not in held]
         bounds.update(_bounds(rest, tuned, targets, tried, yardstick, give_up, processes))
     races = []
     for task in tasks:
@@ -222,7 +276,8 @@ def tune_options(
                     and row["cell"] in rates
                     and math.isclose(row["hard"]["target"], aims[row["seed"]]["hard"])
                 }
-                races.append(Race(scheme, here, rates, aims, pars, known, factors, bounds))
+                start = tuned.chosen_on(around, scheme.label)
+                races.append(Race(scheme, here, rates, aims, pars, known, factors, heats, start, bounds))
     races.sort(key=lambda job: job.scheme.name in COSTLY)
     for result, job in spread(_race, races, processes):
         for row in result.rows:

@@ -145,6 +145,15 @@ class Judged:
         found = [each for each in self.factors[cell].values() if self.camps[each.label] in camps and each.counts]
         return min(found, key=lambda each: each.mean, default=None)
 
+    def to_beat(self) -> dict[str, float]:
+        """Return the factor over the best rival at the hard target, by cell without its level."""
+        best = {cell: self.best(f"{cell}/hard", "baseline", "paper") for cell in self.without_levels()}
+        return {cell: found.mean for cell, found in best.items() if found is not None}
+
+    def without_levels(self) -> list[str]:
+        """Return the names of the cells without their levels."""
+        return list(dict.fromkeys(cell.rpartition("/")[0] for cell in self.factors))
+
     def cells(self, *pieces: str) -> list[str]:
         """Return the cells whose names have all of these parts."""
         return [cell for cell in self.factors if all(piece in cell.split("/") for piece in pieces)]

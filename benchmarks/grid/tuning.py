@@ -7,11 +7,13 @@ follow.
 
 Options come next: every scheme is given the best of its settings (`options.py`, `controls.py`) for each task under each
 delay model, by the geometric mean of its times to hold the hard target; one that misses it more often is worse, however
-fast it is otherwise. Where no setting holds it, the easy target decides. `pace` has no settings to choose from. Then
-the server's step size of the chosen setting is halved and doubled. Two things save time, and are recorded: a run is cut
-once it takes ten times as long as `pace-async` (`--give-up`), and only the two settings that were fastest in the first
-run go on to the others. With `factors` the chosen setting is tried with a third of the step size too, and with three
-times the step size (`racing.py`).
+fast it is otherwise. Where no setting holds it, the easy target decides. `pace` has no settings to choose from. Three
+things save time, and are recorded: a run is cut once it takes ten times as long as `pace-async` (`--give-up`), or more
+than settings that go on; only the two settings that were fastest in the first run go on to the others (`--heats`).
+After the first run of all settings the server's step size of the fastest is halved and doubled, for as long as that
+helps. `--around TASK` starts from what was chosen on another task, and tunes the server's step size only; with
+`--heats 0` it is taken as it is. With `factors` the chosen setting is tried with a third of the step size too, and with
+three times the step size (`racing.py`).
 """
 
 from __future__ import annotations
@@ -58,6 +60,11 @@ class Tuned:
     def has_options(self, scheme: Scheme, cell: Cell) -> bool:
         """Whether anything was chosen for a scheme, or there is nothing to choose from."""
         return scheme.label in self._options(cell) or len(scheme.choices()) == 1
+
+    def chosen_on(self, task: str, label: str) -> dict[str, list[Mapping[str, Any]]]:
+        """Return what was chosen for a scheme on a task, by delay model; nothing without a task."""
+        found = self.tasks.get(task, {}).get("options", {})
+        return {delays: [chosen[label]["options"]] for delays, chosen in found.items() if label in chosen}
 
     def _options(self, cell: Cell) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self.tasks.get(cell.task.options_of or cell.task.name, {}).get("options", {})

@@ -3,6 +3,7 @@
     <!-- table: NAME/FLAGSHIP/PART -->      a table of a grid: front, tasks, schemes, cells, levels or federations
     <!-- table: demo/readme -->             the table of README
     <!-- table: limit/tasks -->             how far pace-async is from the oracle of limit.py
+    <!-- table: NAME/baselines -->          times of all schemes of a comparison
     <!-- made: NAME -->                     what made the record
 
 Each block ends with `<!-- end -->`. `filled` writes what is between from the records.
@@ -15,10 +16,11 @@ import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 from lib.records import ROOT, Record, Stamp
+from scipy import stats
 
 from grid import recorded, sceptic
 
@@ -54,16 +56,20 @@ def filled(text: str, records: Mapping[str, Record], stamps: Mapping[str, Stamp]
 
 def table(record: Record, name: str) -> str:
     """Return the table of this name in Markdown."""
-    if name in SPECIAL:
-        return SPECIAL[name](json.loads((ROOT / record.file).read_text(encoding="utf-8")))
+    special = SPECIAL.get(name) or SPECIAL.get(name.partition("/")[2])
+    if special is not None:
+        return special(json.loads((ROOT / record.file).read_text(encoding="utf-8")))
     _, flagship, part = name.split("/")
-    return PARTS[part](judged(ROOT / record.file, flagship))
+    return PARTS[part](judged((record.file, *record.beside), record.yardstick, flagship))
 
 
 @cache
-def judged(path: Path, flagship: str) -> sceptic.Judged:
-    """Return a grid as the sceptic judges it."""
-    return sceptic.Judged(recorded.read(path), flagship)
+def judged(files: tuple[str, ...], yardstick: str, flagship: str) -> sceptic.Judged:
+    """Return a grid, perhaps recorded in several files, as the sceptic judges it."""
+    rows = [row for file in files for row in recorded.read(ROOT / file)]
+    if yardstick:
+        rows += [row for row in recorded.read(ROOT / yardstick) if row["scheme"] == flagship]
+    return sceptic.Judged(rows, flagship)
 
 
 def demo_table(comparison: Mapping[str, Any]) -> str:
@@ -99,11 +105,33 @@ def limit_table(limit: Mapping[str, Any]) -> str:
     return "\n".join([*lines, f"| all | {_mean(every['easy'])} | {_mean(every['hard'])} |"])
 
 
+def baselines_table(comparison: Mapping[str, Any]) -> str:
+    """Return times, speed-ups, rounds and clients of all schemes; means of times are geometric."""
+    lines = ["| scheme | seconds to target | speed-up | rounds | clients per round |", "|---|---|---|---|---|"]
+    for scheme in comparison["schemes"]:
+        times = [run["seconds"] for run in scheme["results"] if run["reached"]]
+        told, ratio, rounds = "not reached", "-", "-"
+        if len(times) == scheme["runs"]:
+            told, ratio = _interval(_geometric(times), 0), f"{scheme['speed_up']['mean']:.2f}"
+            rounds = f"{scheme['rounds_to_target']:.1f}"
+        elif times:
+            told = f"{len(times)} of {scheme['runs']} reached"
+        lines.append(f"| {scheme['label']} | {told} | {ratio} | {rounds} | {scheme['clients_per_round']:.1f} |")
+    return "\n".join(lines)
+
+
+def _geometric(times: list[float]) -> dict[str, float]:
+    """Return the geometric mean of times with its 95 % interval."""
+    logs = np.log(times)
+    mean, half = logs.mean(), stats.t.ppf(0.975, len(logs) - 1) * stats.sem(logs)
+    return {name: math.exp(value) for name, value in (("mean", mean), ("low", mean - half), ("high", mean + half))}
+
+
 def _mean(ratios: list[float]) -> str:
     return f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else "-"
 
 
-SPECIAL = {"demo/readme": demo_table, "limit/tasks": limit_table}
+SPECIAL = {"demo/readme": demo_table, "limit/tasks": limit_table, "baselines": baselines_table}
 
 
 def _interval(found: Mapping[str, float], digits: int) -> str:

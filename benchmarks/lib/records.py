@@ -64,6 +64,10 @@ class Record:
     """Sources that decide its figures, with their golden runs."""
     quoted: tuple[str, ...]
     """Documents that quote it."""
+    beside: tuple[str, ...] = ()
+    """Files of other records whose rows count in its tables."""
+    yardstick: str = ""
+    """File that has the rows of the scheme that is judged, if its own file does not."""
     needs: str = ""
     writes: bool = False
     """Whether the last command writes the file, rather than its standard output being it."""
@@ -111,6 +115,8 @@ def declared(path: Path = DECLARED) -> dict[str, Record]:
             tuple(entry["commands"]),
             tuple(Group(tuple(groups[group]), golden.get(group, "")) for group in entry["code"]),
             tuple(entry["quoted"]),
+            tuple(entry.get("beside", ())),
+            entry.get("yardstick", ""),
             entry.get("needs", ""),
             entry.get("writes", False),
         )

@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--delays", default="lognormal", help="a delay model of fedpace; none = measured times")
     parser.add_argument("--raises", default="none", help="the site that fails, in its second round")
+    parser.add_argument("--differences", action="store_true", help="send what training changed, as encryption needs")
     options = parser.parse_args()
     flare.init()
     number = int(flare.get_site_name().removeprefix("site-")) - 1
@@ -36,7 +37,11 @@ def main() -> None:
         if flare.get_site_name() == options.raises and trained == 2:
             raise RuntimeError("this client was told to fail")
         net = Net()
-        net.load_state_dict({key: torch.as_tensor(value) for key, value in received.params.items()})
+        # Decrypted arrays are flat.
+        sent = {
+            key: torch.as_tensor(received.params[key]).reshape(like.shape) for key, like in net.state_dict().items()
+        }
+        net.load_state_dict(sent)
         if reporter.asked(received):  # a scheme that asks before it chooses: nothing is trained
             loss, step = first_step(net, x, y, lr=0.2)
             flare.send(reporter.answer(received, loss=loss, step={key: part.numpy() for key, part in step.items()}))
@@ -55,9 +60,15 @@ def main() -> None:
             features=features,
             targets=torch.nn.functional.one_hot(y, 10).numpy(),
         )
+        kind = flare.ParamsType.DIFF if options.differences else flare.ParamsType.FULL
+        params = {
+            key: value.numpy() - (sent[key].numpy() if options.differences else 0)
+            for key, value in net.state_dict().items()
+        }
         flare.send(
             flare.FLModel(
-                params={key: value.numpy() for key, value in net.state_dict().items()},
+                params_type=kind,
+                params=params,
                 metrics={"loss": loss, "accuracy": tested},
                 meta={"NUM_STEPS_CURRENT_ROUND": len(y), **note},
             )

@@ -129,3 +129,10 @@ def test_a_rival_that_was_given_up_counts_with_the_least_that_it_took(grid):
     # By first crossings it is known to be later: until its last round nothing was met.
     first = grid.analysis.judge(given_up(rows(times), "random", 50.0), measure="first")[0]
     assert first["schemes"]["random"]["at_least"] == 100.0
+
+
+def test_what_a_run_must_beat_is_the_best_rival_of_its_cell(grid):
+    """Controls and our own schemes are no rivals; the hard target decides."""
+    times = {"random": [400.0, 400.0], "fed-cs": [40.0, 90.0], "flanp+steps": [11.0, 16.0], "pace": [10.0, 15.0]}
+    judged = grid.sceptic.Judged(rows(times), "pace")
+    assert judged.to_beat() == {"toy/synthetic/independent": pytest.approx((4 * 6) ** 0.5, abs=1e-3)}

@@ -145,6 +145,12 @@ def test_when_runs_are_given_up(grid, task, tmp_path):
     assert not saving.serves({**cut, "seed": 1})
     assert not grid.economy.Economy().serves(cut), "who gives nothing up wants the whole run"
     assert saving.serves(so_far[0])
+    # The best rival so far takes 2.5 times as long: a run that takes longer under its own seed cannot be the best.
+    beating = dataclasses.replace(saving, beat={cell.name: 2.5, other.name: 2.5})
+    assert [beating.limits(seed)[cell.name] for seed in (0, 1, 2)] == [25.0, 75.0, 120.0]
+    assert saving.limits(0) == saving.cuts
+    assert beating.serves({**cut, "hard": {"seconds": None, "beyond": 26.0}})
+    assert not beating.serves({**cut, "seed": 1})
     assert (saving.par(None), saving.par(cut), saving.par(so_far[0])) == (math.inf, math.inf, 10.0)
     assert grid.economy.Economy().par(None) is None
 
@@ -177,7 +183,8 @@ def test_a_race_finds_the_best_setting_and_says_what_it_tried(grid, task):
     assert {key: value for key, value in best["options"].items() if key != server} in scheme.choices()
     assert len(own) == len(scheme.choices())
     rates = [one["options"][server] for one in best["tried"] if server in one["options"]]
-    assert rates == [0.5, 2.0], "the server's step size is tuned last"
+    assert rates[:2] == [0.5, 2.0]
+    assert best["options"].get(server, 1.0) not in (min(rates), max(rates)), "it goes on while an end is the best"
     whole = [one for one in best["tried"] if len(one["seconds"]) == 4]
     assert 1 <= len([one for one in whole if one in own]) <= grid.racing.SURVIVORS, "only the fastest go on"
 
@@ -207,6 +214,26 @@ def test_a_setting_runs_until_it_holds_or_is_far_behind_the_yardstick(grid, task
     near = [json.loads(text) for text in sorted(first, key=first.get)]
     near = [one for one in near if one in scheme.choices()][: grid.racing.SURVIVORS]
     assert any({**one, "lr": 0} == {**chosen, "lr": 0} for one in near), "the easy target decides, not the order"
+
+
+def test_a_race_around_a_choice_tunes_the_server_rate_only(grid, task, tmp_path):
+    cell = grid.cells.cells([task])[0]
+    scheme = grid.schemes.Scheme("fedbuff", "fedbuff")
+    aims = {seed: {"easy": 0.4, "hard": 0.5} for seed in grid.tuning.SEEDS}
+    path = tmp_path / "tuned.json"
+    path.write_text(json.dumps({"other": {"options": {"synthetic": {"fedbuff": {"options": {"buffer": 4}}}}}}))
+    around = grid.tuning.Tuned(path).chosen_on("other", "fedbuff")
+    assert grid.tuning.Tuned(path).chosen_on("", "fedbuff") == {}
+    job = grid.racing.Race(scheme, (cell,), {cell.name: 0.3}, aims, {}, {}, heats=1, around=around)
+    found = grid.racing.race(job)
+    tried = [one["options"] for one in found.best["synthetic"]["tried"]]
+    assert tried[:3] == [{"buffer": 4}, {"buffer": 4, "lr": 0.5}, {"buffer": 4, "lr": 2.0}]
+    assert {(row["seed"], row["cell"]) for row in found.rows} == {(100, cell.name)}, "one heat"
+    held = [row["hard"]["seconds"] for row in found.rows if row["hard"]["seconds"]]
+    cut = [row["hard"]["beyond"] for row in found.rows if row["status"] == "cut"]
+    assert all(beyond > min(held) for beyond in cut), "a run ends once another setting was sooner"
+    as_it_is = grid.racing.race(dataclasses.replace(job, heats=0))
+    assert (as_it_is.best["synthetic"]["options"], as_it_is.rows) == ({"buffer": 4}, [])
 
 
 @pytest.mark.slow

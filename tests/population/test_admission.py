@@ -153,11 +153,45 @@ def test_first_come_weighs_stale_answers_less():
     assert admission.weigh(["a", "a"], [3, 0]) == pytest.approx([0.5, 0.25])
 
 
+def busy_book(in_flight=(100, 100), delays=(10.0, 160.0)):
+    """Return a book of two groups with these devices in flight and, nearly, these delays."""
+    book = GroupBook.of({"a": 0.75, "b": 0.25})
+    book.in_flight[:] = in_flight
+    book.ended[:] = 1e9
+    book.exposure[:] = np.array(delays) * book.ended
+    return book
+
+
 def test_paced_weighs_groups_by_their_shares():
-    admission = Admission(make_admission("paced"), shares={"a": 0.75, "b": 0.25})
+    admission = Admission(make_admission("paced", damping=0.0), shares={"a": 0.75, "b": 0.25})
     weights = admission.weigh(["a", "b", "b", "b"], [0, 0, 0, 0])
     assert weights == pytest.approx([0.75, 0.25 / 3, 0.25 / 3, 0.25 / 3])
     assert admission.weigh(["b"], [0]) == pytest.approx([0.25])  # a group without an answer leaves its weight out
+
+
+def test_paced_weighs_slow_groups_less_where_every_step_has_their_answers():
+    groups = np.repeat([0, 1], [800, 50])  # as many as come: 100 / 10 s against 100 / 160 s
+    weights = make_admission("paced", damping=0.25).weigh(busy_book(), groups, np.zeros(850, dtype=int))
+    slow = 0.25 * 160**-0.25 / (0.75 * 10**-0.25 + 0.25 * 160**-0.25)  # share x delay^-damping
+    assert weights[groups == 1].sum() == pytest.approx(slow, rel=1e-6)
+    assert weights.sum() == pytest.approx(1.0, rel=1e-6)
+
+
+def test_paced_gives_a_group_the_same_mean_weight_if_few_steps_have_its_answers():
+    book, policy = busy_book(delays=(10.0, 80.0)), make_admission("paced", damping=0.8)
+    mean = 0.25 * 80**-0.8 / (0.75 * 10**-0.8 + 0.25 * 80**-0.8)
+    answers = 12
+    present = 1 - math.exp(-answers * (1 / 80) / (1 / 10 + 1 / 80))  # probability of an answer of the slow group
+    there = policy.weigh(book, np.repeat([0, 1], [answers - 1, 1]), np.zeros(answers, dtype=int))
+    raw = [min((1 - mean) / (1 - math.exp(-answers * 8 / 9)), 1 - mean), mean / present]
+    assert raw[1] < 0.25
+    assert there[-1] == pytest.approx(raw[1] / max(1.0, sum(raw)), rel=1e-6)
+
+
+def test_paced_never_weighs_a_group_that_hardly_answers_above_its_share():
+    weights = make_admission("paced").weigh(busy_book((1000, 1)), np.array([0, 0, 1]), np.zeros(3, dtype=int))
+    assert 0.2 < weights[2] <= 0.25
+    assert weights.sum() <= 1 + 1e-9
 
 
 @settings(max_examples=60, deadline=None)
@@ -170,7 +204,7 @@ def test_paced_prefers_fresh_answers_within_a_group(answers, freshness, seconds)
     book = GroupBook.of({"a": 0.5, "b": 0.3, "c": 0.2})
     book.step_seconds = seconds
     groups, lags = (np.array(each) for each in zip(*answers, strict=True))
-    weights = make_admission("paced", freshness=freshness).weigh(book, groups, lags)
+    weights = make_admission("paced", freshness=freshness, damping=0.0).weigh(book, groups, lags)
     for group in range(3):
         held, ages = weights[groups == group], lags[groups == group]
         assert held.sum() == pytest.approx(book.shares[group] if held.size else 0.0)

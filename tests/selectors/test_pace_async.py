@@ -198,22 +198,3 @@ def test_where_no_number_of_answers_would_do_it_plans_again_after_a_fifth_more(a
     move, state = scheme.decide(replace(scheme.init(), disagreement=1e5), view, np.random.default_rng(0))
     assert move.apply is None
     assert state.plan_at_answers == answers + more
-
-
-def test_a_first_answer_that_shows_a_longer_step_is_not_waited_on():
-    """Two fast clients are at their optimum, so no step looked worth making. Then slow clients show the way on."""
-    clients, answers = 6, 4
-    rows = np.arange(answers)
-    told = np.array([[0.01, 0.0], [-0.01, 0.0], [1.0, 1.0], [1.1, 0.9]])
-    held = InFlight(rows, rows, np.full(answers, 99.0), np.full(answers, 9), np.zeros(answers), lambda: told)
-    others = np.arange(answers, clients)
-    flying = InFlight(others, others, np.full(2, 99.0), np.full(2, 9), np.zeros(2))
-    share = np.full(clients, 1 / clients)
-    scheme = make_selector("pace-async")
-    state = replace(scheme.init(), disagreement=50.0, mean_square=1e-4, remembered=2)
-    for first in (True, False):
-        seen = np.array([5, 5, 1, 1, 0, 0]) if first else np.array([5, 5, 3, 3, 0, 0])
-        view = waiting_view(clients, delay=np.full(clients, 50.0), in_hand=held, in_flight=flying, participations=seen)
-        view = replace(view, available=np.zeros(clients, dtype=np.bool_), share=share)
-        move, _ = scheme.decide(state, view, np.random.default_rng(0))
-        assert (move.apply is not None) == first

@@ -280,7 +280,8 @@ def list_components(
     as_json: AsJson = False,
 ) -> None:
     """List the components that an experiment can name, one line each."""
-    asked, kind = kind, WORDS.get(kind, kind)
+    kind = WORDS.get(kind, kind)
+    asked = next((word for word, meant in WORDS.items() if meant == kind), kind)
     if kind not in KINDS:
         known = [name for each in KINDS for name in _catalogue(each).names()]
         kinds = [*WORDS, *KINDS]

@@ -178,6 +178,8 @@ class Server:
         forget_seconds: remove clients that were not connected for this long.
         track: experiment trackers, as names or objects (`fedpace.tracking`).
         secure: a trusted aggregator, for which clients seal their updates; the server then sees sums only.
+        encrypted: clients encrypt their updates, and the host adds them up without reading them. It does not call
+            `apply`, and sets `shared.arrays` itself.
     """
 
     def __init__(
@@ -196,6 +198,7 @@ class Server:
         forget_seconds: float = FORGET_SECONDS,
         track: Any = None,
         secure: TrustedAggregator | None = None,
+        encrypted: bool = False,
     ) -> None:
         one_of(clock, ("server", "reported"), "clock")
         at_least(sketch, 0, "sketch")
@@ -208,6 +211,9 @@ class Server:
             settings = replace(settings, aggregation="sums", minimum=secure.minimum)
             self.rule = sum_rule(self.rule, noisy=secure.privacy.epsilon > 0)
             secure.memory = isinstance(self.rule, SumRule)
+        if encrypted:
+            settings = replace(settings, aggregation="sums")
+        if secure is not None or encrypted:
             host = replace(host, offers=host.offers - {Need.UPDATE, Need.WORK, Need.LOSS})
             if robust is not None:
                 raise InputError("a robust rule compares single updates, but the server sees sums only: leave it out")
@@ -234,7 +240,7 @@ class Server:
             self.coordinator.progress.accepts_work = Need.WORK in host.offers
         coordinator = self.coordinator
         self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
-        self._reader.sealed = secure is not None
+        self._reader.sealed = secure is not None or encrypted
         self._loss: float | None = None
         """Mean training loss of the last sum."""
         self.loop = ReplyLoop(coordinator, self._reader, host.log, reported=clock == "reported")
@@ -256,7 +262,7 @@ class Server:
         """Set the arrays of the shared model and return it; the state of its server rule is kept or restored."""
         if not hasattr(self, "shared"):
             self.shared = SharedModel(
-                arrays, self.rule, robust=self._robust, validation=self._validation, sums=self.secure is not None
+                arrays, self.rule, robust=self._robust, validation=self._validation, sums=self.coordinator.sums
             )
             self._reader.sketch = UpdateSketch(self.shared.arrays, self.width, seed=self.coordinator.settings.seed)
             if self.saved is not None:
@@ -443,15 +449,18 @@ class Server:
         self._next = ()
 
     def _say(self, due: Actions) -> None:
-        """Log which clients get which tasks."""
+        """Log which clients get which tasks; without rounds, where tasks have no weight, only for debugging."""
         kinds = {"train": "train", "measure": "measure", "probe": "are probed"}
         for kind, words in kinds.items():
             asked = [task for task in due.tasks if task.kind == kind]
             if asked:
-                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if kind == "train" else "") for t in asked)
+                weighted = any(task.weight for task in asked)
+                names = ", ".join(bare(t.client) + (f" {t.weight:.3g}" if weighted else "") for t in asked)
                 of, step, scheme = len(self.coordinator), self.coordinator.step + 1, self.coordinator.policy.name
-                self._log.info(
-                    "fedpace: %s, step %d: %d of %d clients %s: %s", scheme, step, len(asked), of, words, names
+                self._log.log(
+                    logging.INFO if weighted or kind != "train" else logging.DEBUG,
+                    "fedpace: %s, step %d: %d of %d clients %s: %s",
+                    *(scheme, step, len(asked), of, words, names),
                 )
         if due.tasks[0].kind == "train" and (status := self.coordinator.log.why.status) != "ok":
             self._log.info("fedpace: %s", status)

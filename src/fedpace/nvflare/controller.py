@@ -58,6 +58,7 @@ class BroadcastTransport:
         broadcast: sends a model to the clients with these names.
         aborted: returns whether the job was aborted.
         sketch: width and seed of the sketches of steps.
+        unpack: takes a client's result apart, in the controller's thread; None = as it came.
     """
 
     def __init__(
@@ -65,8 +66,9 @@ class BroadcastTransport:
         broadcast: Callable[[FLModel, list[str]], None],
         aborted: Callable[[], bool],
         sketch: tuple[int, int],
+        unpack: Callable[[FLModel], Raw] | None = None,
     ) -> None:
-        self._broadcast, self._aborted = broadcast, aborted
+        self._broadcast, self._aborted, self._unpack = broadcast, aborted, unpack or unpacked
         self._projection = {WIDTH: sketch[0], SEED: str(sketch[1])}
         self._came: queue.Queue[tuple[int, Callable[[], Raw] | str]] = queue.Queue()
         self._settled: set[int] = set()
@@ -112,7 +114,7 @@ class BroadcastTransport:
         meta = result.meta or {}
         number = meta["props"][NOTE][TASKS][meta["client_name"]]
         self._settled.add(number)
-        self._came.put((number, partial(_unpack, result)))
+        self._came.put((number, partial(self._unpack, result)))
         return True
 
     def ended(self, meta: Any, names: Iterable[str], why: str) -> None:
@@ -123,7 +125,8 @@ class BroadcastTransport:
                 self._came.put((number, why))
 
 
-def _unpack(result: FLModel) -> Raw:
+def unpacked(result: FLModel) -> Raw:
+    """Return a client's result as a reply."""
     meta = result.meta or {}
     return Raw(
         note=meta.get(NOTE) or {},
@@ -205,7 +208,7 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         self.forget_seconds, self.robust, self.validation, self.track = forget_seconds, robust, validation, track
         self.accepts_work = accepts_work
         # Check names and options before the job is submitted.
-        Coordinator(make_selector(selector, options or {}), offers=HOST.accepting(work=accepts_work).offers)
+        self._check_scheme(make_selector(selector, options or {}))
         make_server(server or None)
         make_trackers(track or None)
         check_robust(make_robust(robust) if robust else None, validation)
@@ -232,10 +235,12 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
             robust=self.robust or None,
             track=self.track or None,
             validation=_function(self.validation) if self.validation else None,
+            encrypted=self.encrypted,
             **{name: getattr(self, name) for name in SERVER},
         )
+        sketch = self.sketch, self._settings().seed
         self._transport = BroadcastTransport(
-            self._broadcast, lambda: self.abort_signal.triggered, (self.sketch, self._settings().seed)
+            self._broadcast, lambda: self.abort_signal.triggered, sketch, self._unpacked
         )
         done = self.coordinator.step
         if self._server.saved is not None:
@@ -281,8 +286,8 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         shared = self._server.shared
         answers = [] if step is None else self._server.answers(step)
         if step is not None:
-            moved = self._server.apply(step)
-            self._server.stepped(step, shared.arrays, moved=moved)
+            moved = self._apply(step)
+            self._server.stepped(step, shared.arrays, moved=moved, extra=self._extra)
         result = FLModel(
             params_type=ParamsType.FULL,
             params=shared.arrays,
@@ -292,6 +297,28 @@ class PacedFedAvg(FedAvg):  # type: ignore[misc]
         )
         self._set_metrics_aggregation_info(result)
         return result
+
+    # -- what EncryptedFedAvg replaces ---------------------------------------------------------------------------------
+
+    encrypted = False
+    """Whether sites encrypt their updates, so that the server cannot read them."""
+
+    def _check_scheme(self, scheme: Any) -> None:
+        """Raise InputError if this controller cannot run the scheme."""
+        Coordinator(scheme, offers=HOST.accepting(work=self.accepts_work).offers)
+
+    def _apply(self, step: Step) -> bool:
+        """Make a step, and return whether the shared model changed."""
+        return self._server.apply(step)
+
+    def _unpacked(self, result: FLModel) -> Raw:
+        """Return a site's result as a reply; an exception is a failure of the site."""
+        return unpacked(result)
+
+    @property
+    def _extra(self) -> dict[str, Any]:
+        """What is saved with each round, as JSON values."""
+        return {}
 
     # -- tasks and results -----------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ clients, and slow clients contribute whenever they answer.
   The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
   It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
   before the next step. It does not need late answers: until they show the drift, the worst case counts.
-  If no step looks worth making, and a client answered for the first time, the errors count relative to the answers in
-  hand: they may show a longer step than the last ones.
 - First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
   answers.
 - Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.
@@ -51,8 +49,6 @@ FEWEST = 2
 """Smallest number of answers per step: one client shows no disagreement."""
 LEAST_ERROR, LARGEST_ERROR = 1e-9, 1e6
 """Bounds of a client's squared error, for clients that agree exactly or on nothing."""
-LARGEST_SQUARE = 1e300
-"""Bound of |u|^2, for runs that diverge."""
 LEAST_WAIT = 1e-3
 """The shortest wait, as a part of the fastest client's delay, or of a second if that is less."""
 PATIENCE = 0.1
@@ -91,8 +87,6 @@ class AsyncState:
     """Mean number of steps since the clients' last answers."""
     remembered: int = -1
     """Number of clients in the server's memory; -1 = unknown."""
-    mean_square: float = 0.0
-    """Running average of |u|^2 over steps; 0 until measured."""
     last_step: float = 0.0
     """Time of the last step."""
     max_in_flight: int = 0
@@ -250,23 +244,7 @@ class PaceAsync(Scheme):
         return np.sort(rows[np.lexsort((rows, -overdue))[:room]])
 
     def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
-        """Return whether to step now or when to plan again, and the weights of the fresh answers.
-
-        Errors are relative to |u|^2 of the last steps. A client that answers for the first time may show that the next
-        step is much longer. If no step looks worth making, plan again with the |u|^2 of the answers in hand.
-        """
-        plan, weights = self._planned(state, view, fresh)
-        if plan.now or plan.error < 1 or not state.mean_square > 0 or not new_in_hand(view):
-            return plan, weights
-        square = common_square(view.in_hand.updates(), fresh)
-        if square <= state.mean_square:
-            return plan, weights
-        part = state.mean_square / square
-        longer = replace(state, disagreement=part * state.disagreement, memory_error=part * state.memory_error)
-        return self._planned(longer, view, fresh)
-
-    def _planned(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
-        """Return the plan of `_plan` for given errors."""
+        """Return whether to step now or when to plan again, and the weights of the fresh answers."""
         hand, flying = view.in_hand, view.in_flight
         going = np.flatnonzero(flying.step == view.step)
         after = remaining(view, going)
@@ -341,7 +319,6 @@ class PaceAsync(Scheme):
             memory_error=min(facts.get("memory_error", 0.0), LARGEST_ERROR),
             reach_spent=min(facts.get("reach_spent", 0.0), 1e3),
             mean_age=facts.get("mean_age", 0.0),
-            mean_square=min(facts.get("mean_square", 0.0), LARGEST_SQUARE),
             remembered=int(facts.get("remembered", -1)),
         )
 
@@ -418,12 +395,6 @@ def work_of(view: View, rows: IntArray) -> FloatArray:
     return np.where(known[rows], min(max(best, LEAST_WORK), MOST_WORK), 1.0)
 
 
-def new_in_hand(view: View) -> bool:
-    """Return whether the first answer of a client is in hand, so that the server's memory does not hold the client."""
-    answers = np.bincount(view.in_hand.clients, minlength=view.clients)
-    return bool(((answers > 0) & (view.participations <= answers)).any())
-
-
 def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
     """Return the variance between updates, relative to the squared length of their common part.
 
@@ -431,32 +402,15 @@ def disagreement(updates: FloatArray | None, fresh: IntArray) -> float:
     """
     if updates is None:
         return 1.0
-    common = common_square(updates, fresh)
-    return (mean_squared_length(updates, fresh) - common) / common if common > 0 else math.inf
-
-
-def common_square(updates: FloatArray | None, fresh: IntArray) -> float:
-    """Return the squared length of what updates have in common, without bias; 0 with fewer than two updates."""
-    told = _reported(updates, fresh)
-    count = len(told)
-    if count < 2:
-        return 0.0
-    gram = told @ told.T
-    return (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
-
-
-def mean_squared_length(updates: FloatArray, fresh: IntArray) -> float:
-    """Return the mean squared length of updates."""
-    told = _reported(updates, fresh)
-    return float(np.trace(told @ told.T)) / len(told)
-
-
-def _reported(updates: FloatArray | None, fresh: IntArray) -> FloatArray:
-    """Return the updates of the fresh answers that were reported."""
-    if updates is None:
-        return np.zeros((0, 0))
     told = updates[fresh]
-    return told[~np.isnan(told).any(axis=1)]
+    told = told[~np.isnan(told).any(axis=1)]
+    if len(told) < 2:
+        return math.inf
+    gram = told @ told.T
+    count = len(told)
+    within = float(np.trace(gram)) / count
+    between_them = (float(gram.sum()) - float(np.trace(gram))) / (count * (count - 1))
+    return (within - between_them) / between_them if between_them > 0 else math.inf
 
 
 # -- the number of clients in flight -------------------------------------------------------------------------------
