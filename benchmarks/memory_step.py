@@ -151,6 +151,7 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
             "remembered_paths": 0.0,
             "remembered_drifts": -1.0,
             "remembered_lengths": 0.01 * length**0.5,
+            "remembered_responses": 1.0,
         }.items()
     }
     return replace(
@@ -164,6 +165,7 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
         reference_scales=(0.0,),
         reference_paths=(0.0,),
         reference_squares=(1.0,),
+        reference_lengths=(0.01 * length**0.5,),
         memory_bits=store.bits,
         **same,
     )
