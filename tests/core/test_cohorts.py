@@ -41,7 +41,7 @@ def choose(selector):
 
 BAD = [
     (([0, 0, 1], [0.5, 0.25, 0.25]), {}, "scripted chose client 'a' 2 times: add its weights and name it once"),
-    (([1, 3], [0.5, 0.5]), {}, "scripted chose client 'd', which is not available in this round"),
+    (([1, 3], [0.5, 0.5]), {}, "scripted chose client 'd', which is not available now"),
     (([0, 4], [0.5, 0.5]), {}, "scripted chose row 4, but there are rows 0 to 3"),
     (([-1, 0], [0.5, 0.5]), {}, "scripted chose row -1, but there are rows 0 to 3"),
     (([], []), {}, r"scripted chose nobody \(an array of shape \(0,\)\)"),
@@ -120,7 +120,7 @@ def test_the_selection_is_the_cohort_in_the_hosts_words():
 @pytest.mark.parametrize(
     ("asks", "words"),
     [
-        (Probe([3]), "scripted probes client 'd', which is not available in this round"),
+        (Probe([3]), "scripted probes client 'd', which is not available now"),
         (Probe([0, 0]), "scripted probes client 'a' 2 times"),
         (Probe([]), "scripted probes nobody"),
         (Probe([7]), "scripted probes row 7, but there are rows 0 to 3"),

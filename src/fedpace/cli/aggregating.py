@@ -19,14 +19,14 @@ def aggregator(
     minimum: Annotated[int, typer.Option(help="Fewest clients in a sum, whatever the server asks for.")] = 8,
     dp: Annotated[
         str | None,
-        typer.Option(help="Add noise to sums: KEY=VALUE,... such as epsilon=3,delta=1e-5,mechanism=ftrl."),
+        typer.Option(help="Add noise to sums: KEY=VALUE,... such as epsilon=3,mechanism=ftrl."),
     ] = None,
     cached: Annotated[
         int, typer.Option(help="Clients whose last update is kept for pace-async; others send it again.")
     ] = 256,
     make_keys: Annotated[bool, typer.Option("--make-keys", help="Only write the keys.")] = False,
 ) -> None:
-    """Add up updates that clients sealed for this process, and tell the server only sums (docs/privacy.md)."""
+    """Run the trusted aggregator: it opens sealed updates and gives the server only sums (docs/privacy.md)."""
     from fedpace._base.registry import key_values
     from fedpace.config import build
     from fedpace.core.privacy import TrainingPrivacy

@@ -281,6 +281,7 @@ def list_components(
 ) -> None:
     """List the components that an experiment can name, one line each."""
     kind = WORDS.get(kind, kind)
+    asked = next((word for word, meant in WORDS.items() if meant == kind), kind)
     if kind not in KINDS:
         known = [name for each in KINDS for name in _catalogue(each).names()]
         kinds = [*WORDS, *KINDS]
@@ -293,7 +294,7 @@ def list_components(
         print_json({kind: entries})
         return
     console = Console(highlight=False, markup=False)
-    more = "`fedpace show NAME` shows one in full" + ("" if long else ", --long shows more of each")
+    more = "`fedpace show NAME` shows one in full" + ("" if long else f"; `fedpace list {asked} --long` says more")
     said = f"{len(entries)} {NOUNS.get(kind, kind)}; {more}."
     if kind == "selectors":
         said = (

@@ -266,7 +266,7 @@ def readmit(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask excluded clients again.
+    """Let excluded clients train again.
 
     A robust rule with a validation set excludes clients for a while if it
     refuses their updates. This takes that back, and the evidence for it.

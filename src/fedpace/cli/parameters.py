@@ -24,7 +24,13 @@ ExperimentFile = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option(help="Folder to write into (default: runs/NAME-TIME).", show_default=False)]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs that the folder holds.")]
-Jobs = Annotated[int, typer.Option(help="Runs at a time; 0 = one per core, unless a single run can use all cores.")]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        help="Runs at a time; 0 = one per core if each run trains in one process, else 1. Runs that share the cores so "
+        "ignore --workers."
+    ),
+]
 
 
 def described(text: str, *names: str) -> Any:
@@ -45,19 +51,26 @@ class Changes:
         described("Robust rule in place of the weighted mean, as NAME or NAME,KEY=VALUE,... (default: the mean)."),
     ] = None
     validation: Annotated[
-        int | None, described("Number of samples that the server holds; fltrust and zeno compare updates with its own.")
+        int | None,
+        described(
+            "Number of samples that the server holds; fltrust and zeno compare updates with an update that the server "
+            "trains on these samples."
+        ),
     ] = None
     target: Annotated[float | None, typer.Option(help="Stop when this accuracy (or loss) is held.")] = None
     hold: Annotated[
         int | None,
-        described("Instants over which the mean must meet the target (default 10); 1 = the first crossing counts."),
+        described(
+            "Judge the target by the mean over this many instants, a median delay apart (default 10); 1 = the first "
+            "crossing counts."
+        ),
     ] = None
     max_rounds: Annotated[
         int | None,
         typer.Option(
             "--max-rounds",
             "--rounds",
-            help="Most rounds, or server steps. If the target is met by then, the run goes on to see if it is held.",
+            help="Limit on rounds or server steps. A target met by the limit may still be confirmed after it.",
         ),
     ] = None
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate the shared model only every so many rounds.")] = (
@@ -76,7 +89,10 @@ class Changes:
     ] = None
     arithmetic: Annotated[
         str | None,
-        described("Library that trains clients: torch, or numpy for linear, softmax and mlp. Last digits differ."),
+        described(
+            "Library that trains clients: torch, or numpy for linear, softmax and mlp. Results differ in the last "
+            "digits."
+        ),
     ] = None
     device: Annotated[
         str | None,
@@ -88,12 +104,14 @@ class Changes:
     ] = None
     secure: Annotated[
         bool | None,
-        described("Show the server only sums over groups of clients, or every update (default).", "--secure/--open"),
+        described(
+            "`--secure`: the server sees only group sums. `--open` (default): it sees every update.", "--secure/--open"
+        ),
     ] = None
     minimum: Annotated[int | None, described("Fewest clients in a sum, with --secure (default 8).")] = None
     dp: Annotated[
         str | None,
-        described("Differential privacy of each client, with sums: KEY=VALUE,... such as epsilon=3,delta=1e-5,clip=1."),
+        described("Differential privacy of each client, with sums: KEY=VALUE,... such as epsilon=3,clip=1."),
     ] = None
     track: Annotated[
         list[str] | None,
@@ -112,7 +130,12 @@ class ExecutionOptions:
             metavar="NAME",  # the choices would take the width of every line of the help
         ),
     ] = "auto"
-    workers: Annotated[int, typer.Option(help="Processes that train clients at a time; 0 = one per core.")] = 0
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that train clients within a run, if runs go one at a time (--jobs); 0 = one per core."
+        ),
+    ] = 0
     ray_address: Annotated[
         str | None, described("Ray cluster to use with --engine ray; `auto` finds one that runs.")
     ] = None

@@ -56,7 +56,7 @@ def population(
     out: Annotated[Path | None, typer.Option(help="Folder for records and a picture.", show_default=False)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Simulate admission: devices check in by day and night, and a policy says which train."""
+    """Simulate which devices are admitted to train as they check in by day and night."""
     from fedpace._base.registry import admission, scheme_table, split_list
     from fedpace.population import Limits, Steering, simulate
     from fedpace.population import scenario as make_scenario

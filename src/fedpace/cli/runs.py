@@ -28,7 +28,7 @@ def compare(
         ),
     ] = None,
     delays: Annotated[
-        str | None, typer.Option(help='Another delay model, or several: "nycmesh,lognormal(median=30)".')
+        str | None, typer.Option(help='Another delay model such as "lognormal(median=30)", or several, with commas.')
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     changes: Changes,

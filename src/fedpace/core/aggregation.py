@@ -81,8 +81,8 @@ class Aggregator:
         zero: returns zeros of the model's length, in double precision.
         robust: robust rule that replaces the weighted mean; None = the weighted mean.
         validation: trains on the server's own data, for a robust rule that needs the server's update.
-        streams: answers come one by one from the host's own clients, as in a simulator. Without trust and without a
-            robust rule, they are then added up without any check; the host must detect models that diverge.
+        streams: True = add up answers as they arrive, if trust and robust rules are off. Nothing is checked then: the
+            host must detect models that diverge.
     """
 
     def __init__(

@@ -64,6 +64,7 @@ from fedpace.core.validation import (
     WORK_REFUSED,
     Widths,
     check_client,
+    check_move,
     check_probe,
     checked_facts,
     checked_work,
@@ -529,12 +530,15 @@ class Coordinator:
         try:
             move: Move
             rng = stream(self.settings.seed, "select", self.step, *key)
-            move, self.state = self.policy.decide(self.state, view, rng)
+            move, state = self.policy.decide(self.state, view, rng)
         except InfeasibleError as problem:
             if not (self.ledger.trust.on and self.policy.rounds):
                 raise
             why = Diagnostics(status=f"all that can be reached, since {problem}")
             return Move(view.candidates, self.among(view.candidates), why=why)
+        if not self.policy.rounds:  # `Rounds` has checked its cohort
+            check_move(move, view, self.policy.name, self._name)
+        self.state = state
         return move
 
     def _execute(self, move: Move) -> Actions:

@@ -1,7 +1,7 @@
-"""Checks of what policies and hosts say: cohorts, probes, outcomes. Errors name the scheme, the client and the value.
+"""Checks of what policies and hosts say: cohorts, moves, probes, outcomes.
 
-Look here for the rules that a Cohort must obey, for the width that all clients must agree on, and for the warning about
-facts that nobody reports.
+Errors name the scheme, the client and the value. Look here for the rules that a Cohort or a Move must obey, for the
+width that all clients must agree on, and for the warning about facts that nobody reports.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, Naming, float_array, listed
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, Naming, float_array, listed
 from fedpace._base.codec import ClientId
 from fedpace._base.errors import FedpaceWarning, InputError
 from fedpace.core.facts import KINDS, WideKind, width_of
 from fedpace.core.ledger import Ledger, filled
 from fedpace.core.task_table import TaskTable, stacked
-from fedpace.core.tasks import StepFacts, Task
-from fedpace.core.types import Cohort, Need, Outcome, Probe, Report, Selection, View
+from fedpace.core.tasks import Move, StepFacts, Task
+from fedpace.core.types import Cohort, InFlight, Mode, Need, Outcome, Probe, Report, Selection, View
 
 SUM_TOLERANCE = 1e-9
 WORK_REFUSED = (
@@ -30,27 +30,11 @@ WORK_REFUSED = (
 
 def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
     """Raise InputError if a cohort has invalid clients, weights, mode, quorum or deadline."""
-    _check_rows(cohort.clients, view, f"{scheme} chose", name)
+    _check_rows(cohort.clients, view.available, f"{scheme} chose", name)
     weights = cohort.weights
     if weights.shape != cohort.clients.shape:
         raise InputError(f"{scheme} chose {cohort.clients.size} clients but gave {weights.size} weights")
-    if not np.isfinite(weights).all():
-        at = int(np.flatnonzero(~np.isfinite(weights))[0])
-        raise InputError(f"{scheme} gave {name(int(cohort.clients[at]))} the weight {weights[at]}, which is not finite")
-    if cohort.mode not in ("average", "delta"):
-        raise InputError(f"{scheme} asks for the mode {cohort.mode!r}; there are 'average' and 'delta'")
-    if cohort.mode == "average":
-        if (weights < 0).any():
-            at = int(np.argmin(weights))
-            raise InputError(
-                f"{scheme} gave {name(int(cohort.clients[at]))} the weight {weights[at]}: in mode 'average' weights "
-                "are at least 0; use mode 'delta' for others"
-            )
-        if abs(float(weights.sum()) - 1.0) > SUM_TOLERANCE:
-            raise InputError(
-                f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
-                "'delta' for others"
-            )
+    _check_weights(weights, cohort.mode, cohort.clients, scheme, name)
     if not 0 <= cohort.quorum <= cohort.clients.size:
         raise InputError(
             f"{scheme} calls {cohort.quorum} clients a quorum, but chose {cohort.clients.size}: give 0 (all) to those"
@@ -59,9 +43,70 @@ def check_cohort(cohort: Cohort, view: View, scheme: str, name: Naming) -> None:
         raise InputError(f"{scheme} set a deadline of {cohort.deadline} s; it must be above 0")
 
 
+def check_move(move: Move, view: View, scheme: str, name: Naming) -> None:
+    """Raise InputError if the move of a policy without rounds has invalid clients, task ids, weights or mode."""
+    _check_ids(move.drop, view.in_flight, f"{scheme} drops", "in flight")
+    if move.start.size:
+        given_up = view.in_flight.clients[np.isin(view.in_flight.ids, move.drop)]  # they may start again at once
+        available = view.available.copy()
+        available[given_up] = True
+        _check_rows(move.start, available, f"{scheme} starts", name)
+    if move.weights.shape != move.start.shape:
+        raise InputError(f"{scheme} starts {move.start.size} clients but plans {move.weights.size} weights")
+    if move.apply is None:
+        return
+    ids, hand = move.apply.ids, view.in_hand
+    _check_ids(ids, hand, f"{scheme} applies", "in hand")
+    weights = float_array(move.apply.weights, f"the weights of {scheme}", finite=False)
+    if weights.shape != ids.shape:
+        raise InputError(f"{scheme} applies {ids.size} answers but gave {weights.size} weights: give one each")
+    if ids.size:
+        order = np.argsort(hand.ids)
+        clients = hand.clients[order[np.searchsorted(hand.ids, ids, sorter=order)]]
+        _check_weights(weights, move.apply.mode, clients, scheme, name)
+
+
+def _check_ids(ids: IntArray, tasks: InFlight, who: str, where: str) -> None:
+    unknown = ids[~np.isin(ids, tasks.ids)]
+    if unknown.size:
+        raise InputError(f"{who} task {int(unknown[0])}, which is not {where}: take ids from the View")
+    values, counts = np.unique(ids, return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{who} task {int(values[np.argmax(counts)])} twice: name each task once")
+
+
+def _check_weights(weights: FloatArray, mode: Mode, clients: IntArray, scheme: str, name: Naming) -> None:
+    """Raise InputError if the weights or the mode of a step are invalid.
+
+    Args:
+        weights: (k,) one for each answer, k > 0.
+        mode: aggregation mode.
+        clients: (k,) row of each answer's client.
+        scheme: name in errors.
+        name: row -> name of its client.
+    """
+    if not np.isfinite(weights).all():
+        at = int(np.flatnonzero(~np.isfinite(weights))[0])
+        raise InputError(f"{scheme} gave {name(int(clients[at]))} the weight {weights[at]}, which is not finite")
+    if mode not in ("average", "delta"):
+        raise InputError(f"{scheme} asks for the mode {mode!r}; there are 'average' and 'delta'")
+    if mode == "average":
+        if (weights < 0).any():
+            at = int(np.argmin(weights))
+            raise InputError(
+                f"{scheme} gave {name(int(clients[at]))} the weight {weights[at]}: in mode 'average' weights are at "
+                "least 0; use mode 'delta' for others"
+            )
+        if abs(float(weights.sum()) - 1.0) > SUM_TOLERANCE:
+            raise InputError(
+                f"{scheme} gave weights that sum to {float(weights.sum())}: in mode 'average' they sum to 1; use mode "
+                "'delta' for others"
+            )
+
+
 def check_probe(probe: Probe, view: View, scheme: str, name: Naming) -> None:
     """Raise InputError if a probe has invalid clients, kind or samples."""
-    _check_rows(probe.clients, view, f"{scheme} probes", name)
+    _check_rows(probe.clients, view.available, f"{scheme} probes", name)
     if probe.kind not in ("loss", "gradient"):
         raise InputError(f"{scheme} probes for {probe.kind!r}; there are 'loss' and 'gradient'")
     if probe.samples < 0:
@@ -104,19 +149,19 @@ def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted
     return found
 
 
-def _check_rows(rows: IntArray, view: View, who: str, name: Naming) -> None:
+def _check_rows(rows: IntArray, available: BoolArray, who: str, name: Naming) -> None:
     if rows.ndim != 1 or rows.size == 0:
         raise InputError(f"{who} nobody (an array of shape {rows.shape}): at least one client is needed")
-    if rows.min() < 0 or rows.max() >= view.clients:
+    if rows.min() < 0 or rows.max() >= available.size:
         bad = int(rows.min()) if rows.min() < 0 else int(rows.max())
-        raise InputError(f"{who} row {bad}, but there are rows 0 to {view.clients - 1}")
+        raise InputError(f"{who} row {bad}, but there are rows 0 to {available.size - 1}")
     values, counts = np.unique(rows, return_counts=True)
     if (counts > 1).any():
         row = int(values[np.argmax(counts)])
         raise InputError(f"{who} {name(row)} {int(counts.max())} times: add its weights and name it once")
-    if not view.available[rows].all():
-        row = int(rows[~view.available[rows]][0])
-        raise InputError(f"{who} {name(row)}, which is not available in this round")
+    if not available[rows].all():
+        row = int(rows[~available[rows]][0])
+        raise InputError(f"{who} {name(row)}, which is not available now")
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------

@@ -57,12 +57,12 @@ class Centres(Options):
         target: column to predict; only for tables.
         features: columns to predict it from; empty = all others.
         leave_out: columns that are not used.
-        categories: columns of numbers that are names.
+        categories: numeric columns to treat as categories.
         task: `classification`, `regression`, or `auto`: words are classes, and so are whole numbers in arrays.
         missing: what to do with empty cells: `refuse` the file, `drop` the rows, or `fill` them.
         split: column with `train` or `test` for each row, if the centres' files have one.
         test_fraction: share of a centre's rows that is held out, if its test rows are not given.
-        max_categories: most different words in a column.
+        max_categories: largest number of different words in a column, and of classes.
     """
 
     name: ClassVar[str] = "centres"

@@ -219,7 +219,7 @@ class Table(Options):
         target: column to predict.
         features: columns to predict it from; empty = all others.
         leave_out: columns that are not used.
-        categories: columns of numbers that are names, such as a postcode; columns of words need not be listed.
+        categories: numeric columns to treat as categories, such as a postcode; columns of words need not be listed.
         task: `classification`, `regression`, or `auto`: words are classes, numbers are not.
         missing: what to do with empty cells: `refuse` the file, `drop` the rows, or `fill` numbers with the mean and
             treat empty words as a category.
@@ -227,7 +227,7 @@ class Table(Options):
         min_samples: least rows of a client that takes part.
         test_fraction: share of every client's rows that is held out.
         split: column with `train` or `test` for each row; empty = test rows are drawn at random.
-        max_categories: most different words in a column.
+        max_categories: largest number of different words in a column, and of classes.
     """
 
     name: ClassVar[str] = "table"

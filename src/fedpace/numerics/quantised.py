@@ -70,7 +70,7 @@ def quantised(values: NDArray[np.floating], bits: Bits) -> Bytes:
 
 
 def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -> Single:
-    """Store `values` as the entries from `start` on of a stored vector, and return what `restored` would return.
+    """Write `values` into `row` from entry `start` on; return that part as it will be read back.
 
     Args:
         row: the stored vector.
@@ -78,7 +78,7 @@ def put(row: Bytes, values: NDArray[np.floating], length: int, start: int = 0) -
         length: number of values of the whole vector.
         start: position of the first value.
 
-    `start` is a multiple of `BLOCK`, and so is the number of values unless they reach the end of the vector.
+    `start` must be a multiple of `BLOCK`, and so must the number of values, unless they reach the end of the vector.
     """
     count = -(-length // BLOCK)
     bits = bits_of(row, length)

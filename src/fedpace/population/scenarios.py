@@ -29,7 +29,7 @@ SHY = 1 / 3
 
 
 def scenario(name: str = "rare", devices: int = 1_000_000, **learning: Any) -> tuple[list[Group], Learning]:
-    """Return the groups of a fleet and what it learns; `learning` replaces options of `Learning`."""
+    """Return the device groups and the `Learning` task; keywords override its options."""
     one_of(name, SCENARIOS, "scenario")
     at_least(devices, 6, "devices")
     groups: list[Group] = []

@@ -66,7 +66,7 @@ def scheme_looks(schemes: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 def _free(label: str, taken: dict[str, Look]) -> Look:
-    """Return a look that no other label has, preferably of a colour that no other label has."""
+    """Return the least used look, preferring the least used colour."""
     used, colours = Counter(taken.values()), Counter(look.colour for look in taken.values())
     start = zlib.crc32(label.encode())
     # The colour of pace-async comes last, so that it stands for nothing else as long as possible.

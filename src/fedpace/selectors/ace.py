@@ -35,7 +35,7 @@ from fedpace.server.last_updates import LastUpdates
 
 @dataclass(frozen=True)
 class Ace(Stateless):
-    """Every client's last update, at every step.
+    """Steps by the mean of all clients' latest updates.
 
     Args:
         buffer: number of answers per step; 1 in ACE.

@@ -37,8 +37,8 @@ class ApproxOptSampling(Stateless):
 
     Args:
         k: draws per round; a client drawn twice trains once with double weight.
-        c: part of the number of rounds that does not depend on the draws. A larger c prefers faster clients, with more
-            varied weights.
+        c: constant added to the variance term of the objective (5 in the authors' code). A larger c prefers faster
+            clients, with more varied weights.
         solver: `exact`, or `trust-constr` as in the paper.
         max_iter: iterations of trust-constr.
         floor: smallest probability of a client, in units of 1 / clients. It must be above 0, because weights divide by

@@ -21,7 +21,7 @@ from fedpace.server import fadas
 
 @dataclass(frozen=True)
 class Fadas(Buffered):
-    """A full buffer, AMSGrad, short steps if stale.
+    """Buffered; AMSGrad with smaller steps for stale answers.
 
     Args:
         buffer: number of answers per step; M in the paper.

@@ -94,7 +94,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Pace(Scheme):
-    """The fastest clients that match everybody well enough.
+    """Fast clients whose data together resemble everybody's.
 
     The tolerated error depends on the stage of training, and pace measures it during training.
 

@@ -48,7 +48,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Ringleader(Scheme):
-    """A step per client and cycle, with all clients' means.
+    """Averages client means; one step per client and cycle.
 
     Args:
         lr: the server's step size.

@@ -29,7 +29,7 @@ from fedpace.selectors._drawing import fitting_work, share_weights
 
 @dataclass(frozen=True)
 class Timelyfl(Stateless):
-    """Adaptive local work per deadline.
+    """Each client's work is fitted to a deadline.
 
     Args:
         k: the interval is the k-th smallest time of the clients drawn.

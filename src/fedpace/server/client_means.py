@@ -50,7 +50,10 @@ class ClientMeans(Options):
         return Means(Stack.none(zero))
 
     def apply(self, state: Means, model: Vector, answers: Answers) -> tuple[Vector, Means]:
-        """Return the next model and the table. Without `answers.sources`, take the plain step and store nothing."""
+        """Return the next model and the table.
+
+        If sources are missing or do not match the rows, take the plain step and leave the table unchanged.
+        """
         if len(answers.sources) != len(answers.rows):
             return model + self.lr * answers.step, state
         table: dict[object, tuple[np.ndarray, float, int]] = {}

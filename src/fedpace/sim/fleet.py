@@ -28,16 +28,16 @@ class Fleet(Options):
     Args:
         shares: weight of a client in the objective: `uniform` (the paper) or proportional to its `samples`.
         warmup: `full` (the paper) or `lazy`; see `fedpace.core.settings.Settings`.
-        warmup_quota: clients not seen before that measure beside each cohort when warm-up is lazy.
+        warmup_quota: number of unseen clients measured beside each cohort when warm-up is lazy.
         warmup_wait: share of the clients that a full warm-up waits for, if warm-up is charged. The other clients can be
             selected once they have answered. Other warm-ups wait for all their clients.
         warmup_trains: whether the updates of a full warm-up that is charged move the model, as its first round. The
             updates of a free warm-up never do.
         delays: what selectors see: the `expected` delays (the paper), or estimates from `observed` delays.
-        slow_rare: in [0, 1]: how strictly the slow clients are those that hold the rare data; 0 = independent.
+        slow_rare: in [0, 1]: how strongly slowness goes with rare data; 0 = independent.
         rare: what makes data rare: `classes` that few samples belong to, or `features` unlike those of most clients.
             For data without classes it is always the features.
-        slow_large: in [-1, 1]: how strictly the slow clients are those with the most samples; below 0, with the fewest.
+        slow_large: in [-1, 1]: how strongly slowness goes with many samples; below 0, with few.
             To make slow clients absent more often, use `slow_away` of [availability].
         trust: whether to bound the influence of each client (`fedpace.trust`), as real servers do. Off by default,
             because simulated clients are honest and baselines must work as in their papers.
