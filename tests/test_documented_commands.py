@@ -26,6 +26,7 @@ PLACEHOLDER = re.compile(r"\b[A-Z]+\b|\.\.\.|\||…")
 NOT_RUN = {
     r"docs/appendix/.*\.md: .*experiments/": "hours; tests/test_documents.py reads these, tests/golden runs schemes",
     r".*: fedpace data \w+ (mnist|femnist)": "needs the Hub, or a folder of data; tests/data/test_hub.py plays the Hub",
+    r".*: fedpace compare experiments/small-resnet18": "needs CIFAR-10; tests/test_documents.py reads the experiment",
     r".*: fedpace reproduce": "hours; tests/data/test_reproduce.py runs a miniature of everything that it has",
     r".*--engine ray": "needs a cluster; tests/sim/test_ray_engine.py starts one (make test-ray)",
     r".*--engine processes": "starts processes; tests/sim/test_engines.py does",
