@@ -3,7 +3,8 @@
     python benchmarks/constants.py benchmarks/constants.json            about 15 minutes on one core; resumable
     python benchmarks/constants.py --from benchmarks/constants.json     prints the table of a file, and runs nothing
 
-Four cells of the grid (benchmarks/time_to_target.py) with its tuned step sizes and targets, two development seeds. A
+Four cells of the grid (benchmarks/time_to_target.py) with its tuned step sizes and targets, two development seeds. Two
+constants matter only where clients make different numbers of local steps: three held-out federations, three seeds. A
 constant that is the part kept by a running average is changed by halving and doubling what it does *not* keep. A run is
 given up after four times the time of the present constants, and then counts with that time.
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from grid.cells import EMBEDDED, LEVELS, Cell, cells, delay_models
+from grid.cells import EMBEDDED, HELD_OUT, LEVELS, Cell, cells, delay_models
 from grid.runs import FullJob, Job, full_participation, one_thread, run
 from grid.schemes import Scheme
 from grid.tuning import FILE, Tuned
@@ -35,6 +36,9 @@ CELLS = (
     "quadratic/nycmesh/independent",
 )
 SEEDS = (110, 111)
+UNEQUAL = ("table-15/devices", "table-100/devices", "unequal/devices")
+"""Federations whose clients make different numbers of local steps."""
+MORE_SEEDS = (110, 111, 112)
 GIVE_UP = 4.0
 
 
@@ -45,6 +49,14 @@ class Constant(NamedTuple):
     name: str
     keeps: bool = False
     """Whether it is the part that a running average keeps."""
+    unequal: bool = False
+    """Whether it matters only where clients make different numbers of local steps."""
+
+    @property
+    def runs(self) -> list[tuple[str, int]]:
+        """Cells and seeds on which it is changed."""
+        places, seeds = (UNEQUAL, MORE_SEEDS) if self.unequal else (CELLS, SEEDS)
+        return [(name, seed) for name in places for seed in seeds]
 
     @property
     def label(self) -> str:
@@ -68,6 +80,8 @@ CONSTANTS = (
     Constant(memory_corrected, "JUMP"),
     Constant(memory_corrected, "EVIDENCE"),
     Constant(memory_corrected, "SHORTEST"),
+    Constant(memory_corrected, "SIMILAR", unequal=True),
+    Constant(memory_corrected, "LEAST_DRIFT", unequal=True),
     Constant(nesterov, "SUMS_KEPT", keeps=True),
     Constant(_step_length, "GROWTH"),
     Constant(_step_length, "CURVATURE_KEPT", keeps=True),
@@ -99,21 +113,26 @@ def fill(path: Path) -> dict[str, Any]:
     """Run what the file lacks, and return all of it."""
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"commit": commit(), "runs": {}}
     runs = found["runs"]
-    for name in CELLS:
-        (cell,) = cells(EMBEDDED, matching=name, delays=delay_models("synthetic,nycmesh,devices"))
-        for seed in SEEDS:
-            wanted = [(c, f) for c in CONSTANTS for f in (0.5, 2.0) if f"{c.label} {f} {name} {seed}" not in runs]
-            usual = f"usual 1 {name} {seed}"
-            if not wanted and usual in runs:
-                continue
-            targets = full_participation(FullJob(cell.task, Tuned(FILE).reference(cell.task), seed))["targets"]
-            if usual not in runs:
-                runs[usual] = times(cell, seed, targets, math.inf)
-            longest = runs[usual]["hard"] or math.inf
-            for constant, factor in wanted:
-                with value(constant, constant.changed(factor)):
-                    runs[f"{constant.label} {factor} {name} {seed}"] = times(cell, seed, targets, GIVE_UP * longest)
-                path.write_text(json.dumps(found, indent=1))
+    for name, seed in dict.fromkeys(place for constant in CONSTANTS for place in constant.runs):
+        (cell,) = cells((*EMBEDDED, *HELD_OUT), matching=name, delays=delay_models("synthetic,nycmesh,devices"))
+        wanted = [
+            (constant, factor)
+            for constant in CONSTANTS
+            for factor in (0.5, 2.0)
+            if (name, seed) in constant.runs and f"{constant.label} {factor} {name} {seed}" not in runs
+        ]
+        usual = f"usual 1 {name} {seed}"
+        if not wanted and usual in runs:
+            continue
+        rate = Tuned(FILE).reference(cell.task) if cell.task.rates else cell.task.training.lr
+        targets = full_participation(FullJob(cell.task, rate, seed))["targets"]
+        if usual not in runs:
+            runs[usual] = times(cell, seed, targets, math.inf)
+        longest = runs[usual]["hard"] or math.inf
+        for constant, factor in wanted:
+            with value(constant, constant.changed(factor)):
+                runs[f"{constant.label} {factor} {name} {seed}"] = times(cell, seed, targets, GIVE_UP * longest)
+            path.write_text(json.dumps(found, indent=1))
     return found
 
 
@@ -121,22 +140,21 @@ def table(runs: dict[str, Any]) -> str:
     """Return the times relative to the present constants as a Markdown table: geometric means, easy / hard."""
     lines = ["| constant | value | halved | doubled |", "|---|---|---|---|"]
     for constant in CONSTANTS:
-        shown = [_ratios(runs, constant.label, factor) for factor in (0.5, 2.0)]
+        shown = [_ratios(runs, constant, factor) for factor in (0.5, 2.0)]
         lines.append(f"| `{constant.label}` | {getattr(constant.module, constant.name):g} | {shown[0]} | {shown[1]} |")
     return "\n".join(lines)
 
 
-def _ratios(runs: dict[str, Any], label: str, factor: float) -> str:
+def _ratios(runs: dict[str, Any], constant: Constant, factor: float) -> str:
     shown = []
     for level in LEVELS:
         logs, missed = [], 0
-        for name in CELLS:
-            for seed in SEEDS:
-                usual, now = runs.get(f"usual 1 {name} {seed}"), runs.get(f"{label} {factor} {name} {seed}")
-                if usual is None or now is None or usual[level] is None:
-                    continue
-                missed += now[level] is None
-                logs.append(math.log((now[level] or GIVE_UP * usual["hard"]) / usual[level]))
+        for name, seed in constant.runs:
+            usual, now = runs.get(f"usual 1 {name} {seed}"), runs.get(f"{constant.label} {factor} {name} {seed}")
+            if usual is None or now is None or usual[level] is None:
+                continue
+            missed += now[level] is None
+            logs.append(math.log((now[level] or GIVE_UP * usual["hard"]) / usual[level]))
         mean = f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else "-"
         shown.append(mean + (f" ({missed} missed)" if missed else ""))
     return " / ".join(shown)
