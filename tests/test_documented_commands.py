@@ -35,6 +35,7 @@ NOT_RUN = {
     r".*: make \w": "sets up an environment; that there is such a target is looked up below",
     r".*: python benchmarks/": "minutes to hours; that there is such a file with such options is looked up below",
     r".*: python examples/lora": "minutes, and needs the extra lora; tests/examples runs it in small",
+    r".*: python examples/nvflare_digits": "needs NVFlare and TenSEAL; tests/nvflare runs it",
     r".*: python examples/nvflare_edge": "needs NVFlare; tests/nvflare/test_edge.py runs it",
     r".*: python -m pytest": "a part of these tests",
     r".*: (flwr|flower-|nvflare|ray|tensorboard)": "a server of another program; make test-flower and test-nvflare",

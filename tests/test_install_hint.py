@@ -59,7 +59,7 @@ def test_the_extras_of_the_hints_exist():
     root = Path(__file__).parents[1]
     declared = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     sources = [path.read_text(encoding="utf-8") for path in (root / "src").rglob("*.py")]
-    named = [re.findall(r'MissingExtraError\([^)]*?,\s*(?:extra=)?"(\w+)"', text) for text in sources]
+    named = [re.findall(r'MissingExtraError\([^)]*?,\s*(?:extra=)?"([\w-]+)"', text) for text in sources]
     found = {extra for each in named for extra in each}
     assert {"sim", "data", "report", "frames"} <= found
     assert found <= set(declared)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedpace import Coordinator, Outcome, Settings
+from fedpace import Coordinator, Outcome, Settings, make_selector
 from fedpace._base.errors import InputError
 from fedpace.core.tasks import Apply, Move, Wait
 from fedpace.core.types import Need, Traits
@@ -104,3 +104,16 @@ def test_weights_may_be_negative_in_mode_delta_and_a_step_may_have_no_answer():
     assert [(task.client, weight) for task, weight in due.step.answers] == [("b", -0.5), ("a", 2.0)]
     _, due = move_after_two_answers(applies([], []))
     assert due.step.answers == ()
+
+
+def test_a_straggler_may_leave_between_the_step_and_its_end():
+    """m-sync drops client "c" in the step; it leaves before the host says that the step was made."""
+    made = Coordinator(make_selector("m-sync", m=2), Settings(seed=0))
+    made.join(["a", "b", "c"])
+    for task in made.due(0.0).tasks[:2]:
+        made.receive(task.id, Outcome(task.client, seconds=1.0), 1.0)
+    step = made.due(1.0).step
+    assert [task.client for task in step.dropped] == ["c"]
+    made.leave(["c"])
+    made.stepped(1.0)
+    assert {task.client for task in made.due(1.0).tasks} == {"a", "b"}

@@ -32,7 +32,7 @@ def changed(change):
         if not reply.content.array_records:
             return reply
         made = change(
-            hostile.Reply(
+            hostile.ClientReply(
                 model={key: array.numpy() for key, array in reply.content["arrays"].items()},
                 metrics={"train_loss": reply.content["metrics"]["train_loss"]},
                 samples=reply.content["metrics"]["num-examples"],

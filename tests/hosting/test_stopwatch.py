@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpace.hosting import server as stopwatch
+from fedpace.hosting import live_server as stopwatch
 from fedpace.hosting.live_server import Spent, Stopwatch
 
 

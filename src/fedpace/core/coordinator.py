@@ -383,7 +383,8 @@ class Coordinator:
         # Sort by start: the report and the ledger must not depend on the order of arrival.
         ended = self.task_table.take_step([task.id for task, _ in step.answers])
         waited = math.nan if self.stragglers_continue else ordinary(log.seconds)  # stragglers report their time later
-        ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in step.dropped]
+        dropped = [task for task in step.dropped if task.client in self.ledger]  # others left since the step was due
+        ended += [(task, Outcome(task.client, seconds=waited, finished=False)) for task in dropped]
         ended.sort(key=lambda pair: pair[0].id)
         if not self.policy.rounds:  # rounds set weights at the start of tasks, other policies at the step
             weights = {task.id: weight for task, weight in step.answers}

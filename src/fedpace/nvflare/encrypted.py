@@ -42,7 +42,7 @@ try:
     from nvflare.app_opt.he.constant import HE_ALGORITHM_CKKS
     from nvflare.app_opt.he.homomorphic_encrypt import load_tenseal_context_from_workspace
 except ModuleNotFoundError as cause:
-    raise MissingExtraError("homomorphic encryption on NVFlare", "tenseal", "nvflare-he") from cause
+    raise MissingExtraError("homomorphic encryption on NVFlare", "nvflare-he", "tenseal") from cause
 
 SEALED = b"encrypted"
 """Marks a reply whose update was checked to be encrypted."""
