@@ -455,3 +455,12 @@ def test_where_offsets_predict_nothing_responses_do_not_count():
     silent = (CLIENTS - 2) / CLIENTS
     spoken = np.sum([RESPONSES[client] * (OPTIMA[client] - model) for client in (0, 1)], axis=0) / CLIENTS
     np.testing.assert_allclose(after.last, silent * plain + spoken)
+
+
+def test_a_late_answer_that_is_ignored_may_come_from_any_number_of_steps():
+    """Client 5 answers for the first time, to a version whose reference is gone."""
+    start, state = np.zeros(8), MemoryCorrected(0.0).init(np.zeros(8))
+    model, state = responding(state, start, 3, [(client, start, 3) for client in (0, 1, 2)])
+    _, after = responding(state, model, 4, [(0, model, 4), (1, model, 4), (5, start, 0)])
+    assert 5 not in after.remembered_clients
+    assert np.isfinite(after.last).all()

@@ -448,7 +448,7 @@ class Memory:
         if known is not None:
             return known.response
         ratio = source.steps / self._usual_steps if self._usual_steps else math.nan
-        if math.isnan(ratio) or 1 / SIMILAR <= ratio <= SIMILAR or not usual > 0:
+        if not ratio > 0 or 1 / SIMILAR <= ratio <= SIMILAR or not usual > 0:  # NaN is not above 0
             return 1.0
         return min(max(length() / usual, min(1.0, ratio * SIMILAR)), max(1.0, ratio / SIMILAR))
 
@@ -589,7 +589,9 @@ class Memory:
             if lengths.get(source.client, 0.0) > 0
         ]
         usual = float(np.exp(np.mean(np.log(ratios)))) if ratios else 1.0
-        return usual, [self._response(each, usual, partial(lengths.__getitem__, each.client)) for each in sources]
+        # A late answer that was ignored has no length here; its response only has to be a number.
+        all_lengths = {each.client: lengths.get(each.client, usual) for each in sources}
+        return usual, [self._response(each, usual, partial(all_lengths.__getitem__, each.client)) for each in sources]
 
     def _reweight(self, sources: tuple[Source, ...]) -> list[tuple[Row, float]]:
         """Set the shares of clients that have changed since they were heard, and return what to add to the sum."""
