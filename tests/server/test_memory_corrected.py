@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedpace.core.server_rule import Gather, Source, join_state, split_state
-from fedpace.server.memory_corrected import MemoryCorrected
+from fedpace.server.memory_corrected import LEAST_RESPONSE, MemoryCorrected
 from fedpace.server.nesterov import Nesterov
 
 CLIENTS, WIDTH = 6, 4
@@ -424,6 +424,20 @@ def test_a_response_is_no_larger_than_the_ratio_of_local_steps():
     state = after_a_step((1, 1, 1, 1, 1, 1000))[1]
     assert max(state.remembered_responses[:-1]) <= 1 < state.remembered_responses[-1]
     assert state.remembered_responses[-1] <= 1000 / state.usual_steps / 2
+
+
+def test_a_client_that_claims_few_steps_does_not_rule_the_reference():
+    """A response divides updates. Were it 1e-6, the client would count a million times as much as the others."""
+    rule, start = MemoryCorrected(0.0), np.zeros(8)
+    gather = Gather(rule, start, mean=False)
+    for client in range(CLIENTS):
+        tiny = client == 0
+        trained = OPTIMA[client] * (1e-6 if tiny else 1.0)
+        gather.add(trained, start, 1 / CLIENTS, Source(client, 0, 1 / CLIENTS, 1.0, 1e-6 if tiny else 50.0))
+    _, state = rule.apply(rule.init(np.zeros(8)), start, gather.answers(0))
+    found = dict(zip(state.remembered_clients, state.remembered_responses, strict=True))
+    assert found[0] == LEAST_RESPONSE
+    assert all(response >= 1 for client, response in found.items() if client)
 
 
 def test_similar_numbers_of_steps_change_nothing():

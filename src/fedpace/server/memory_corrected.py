@@ -95,6 +95,9 @@ UNKNOWN = -1.0
 """Drift of a client that has not revealed it."""
 SIMILAR = 2.0
 """Clients whose numbers of local steps differ by less than this factor count as equally responsive."""
+LEAST_RESPONSE = 0.1
+"""Least response of a client: updates are divided by it, and a client that claims few local steps must not count more
+than ten times as much in a reference."""
 LEAST_DRIFT = 0.5
 """Least drift of a client that responds far more than the clients that answered: half of what it may respond."""
 LARGEST = 1e100
@@ -436,8 +439,9 @@ class Memory:
         """Return s_j of the client of an answer: how its update compares in length with a usual one.
 
         It is measured on the client's first answer. It lies between 1 and the ratio of local steps, because updates
-        grow at most in proportion to them. It is 1 for clients with a similar number of steps, or an unknown one:
-        their lengths differ because their data do.
+        grow at most in proportion to them, and it is at least `LEAST_RESPONSE`, because clients only claim their steps.
+        It is 1 for clients with a similar number of steps, or an unknown one: their lengths differ because their data
+        do.
 
         Args:
             source: the answer.
@@ -450,7 +454,8 @@ class Memory:
         ratio = source.steps / self._usual_steps if self._usual_steps else math.nan
         if not ratio > 0 or 1 / SIMILAR <= ratio <= SIMILAR or not usual > 0:  # NaN is not above 0
             return 1.0
-        return min(max(length() / usual, min(1.0, ratio * SIMILAR)), max(1.0, ratio / SIMILAR))
+        least = max(LEAST_RESPONSE, min(1.0, ratio * SIMILAR))
+        return min(max(length() / usual, least), max(1.0, ratio / SIMILAR))
 
     def _blank(self, bits: int | None = None) -> Row:
         """Return a row to fill. In single precision, offsets of small models are rounded at the end of the step."""
