@@ -6,6 +6,7 @@ After a change that was meant, `python tests/golden/regenerate.py SCHEME` writes
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -34,12 +35,18 @@ def test_runs_are_as_they_were(scheme):
     for case, rounds in expected.items():
         for now, before in zip(found[case], rounds, strict=True):
             where = f"{scheme}, {case}, round {before['number']}"
-            assert {key: now[key] for key in DECIDED} == {key: before[key] for key in DECIDED}, where
+            assert decided(now) == decided(before), where
             for key in MEASURED:
                 expected_value = (
                     before[key] if before[key] is None else pytest.approx(before[key], rel=TOLERANCE, abs=1e-6)
                 )
                 assert now[key] == expected_value, f"{where}: {key}"
+
+
+def decided(row):
+    """What a scheme decided; a solver's steps and final gap depend on how the processor rounds."""
+    told = {key: row[key] for key in DECIDED}
+    return told | {"status": re.sub(r"after \d+ steps, duality gap \S+", "", told["status"] or "")}
 
 
 def test_every_run_on_a_host_has_its_golden_file():
