@@ -883,9 +883,23 @@ class Coordinator:
         self._expect("save")
 
     @classmethod
-    def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
-        """Return the coordinator saved in the folder `path`; `policy` is only needed if it is not registered."""
-        return saving.restore(folder_of(path), policy, moments)[0]
+    def restore(
+        cls,
+        path: str | Path,
+        policy: Any = None,
+        *,
+        moments: MomentStore | None = None,
+        offers: Iterable[Need] | None = None,
+    ) -> Coordinator:
+        """Return the coordinator saved in the folder `path`.
+
+        Args:
+            path: folder of `save`.
+            policy: only needed if it is not registered.
+            moments: an empty store for feature moments; None = the default store.
+            offers: what the host offers now; None = what the saved coordinator was offered.
+        """
+        return saving.restore(folder_of(path), policy, moments, offers=offers)[0]
 
 
 def _whole(task: Any) -> int:

@@ -234,10 +234,9 @@ class Server:
             lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust),
             make_trackers(track),
         )
-        self.saved = self.files.load(scheme, settings)
+        self.saved = self.files.load(scheme, settings, host.offers)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
-            self.coordinator.progress.accepts_work = Need.WORK in host.offers
         coordinator = self.coordinator
         self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
         self._reader.sealed = secure is not None or encrypted

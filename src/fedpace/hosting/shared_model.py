@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Applied, Trained
-from fedpace.core.server_rule import Answers, Gather, ServerRule
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.sums import Opener, SumAggregator, SumsApplied
 from fedpace.core.tasks import Step
 from fedpace.hosting.replies import Arrays, buffer_lengths, flat, is_buffer
@@ -103,10 +103,6 @@ class SharedModel:
     def state(self) -> Any:
         """The state of the server rule."""
         return self._made.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self._made.state = state
 
     @property
     def _made(self) -> Aggregator | SumAggregator:
@@ -241,19 +237,10 @@ class SharedModel:
             averaged: the averaged model; its buffers and new arrays are copied as they are.
             answers: (weight, trained model) of each client; some rules measure how far clients disagree.
         """
-        current = self._flat(self.arrays)
-        gather = Gather(self.rule, self._zero(), mean=False)
-        weighted = [(float(weight), trained) for weight, trained in answers]
-        total = sum(weight for weight, _ in weighted)
-        for weight, trained in weighted:
-            gather.add(self._flat(trained), current, weight / total if total else weight)
-        gathered = gather.answers()
-        if gathered is None:
+        trained = ((float(weight), self._flat(model)) for weight, model in answers)
+        vector = self.aggregator.apply_to_average(self._flat(self.arrays), self._flat(averaged), trained)
+        if vector is None:
             return self.arrays
-        update = self._flat(averaged) - current
-        mean = current + update if self.rule.takes & {"models", "mixture"} else None
-        answered = Answers(update, gathered.weights, mean, gathered.mean_square)
-        vector, self.state = self.rule.apply(self.state, current, answered)
         parameters = set(self._parameters())
         return self._put(vector, {key: np.asarray(array) for key, array in averaged.items() if key not in parameters})
 
