@@ -146,8 +146,9 @@ class SharedModel:
                 not hold every answer twice.
         """
         answers = iter(self._answers(step, trained, sent, steps, consume=consume))  # holds none that was taken
-        large = sum(self.arrays[key].size for key in self._parameters()) > LARGE
-        current = self._narrow(self.arrays) if large else self._flat(self.arrays)
+        names = self._parameters()
+        large = sum(self.arrays[key].size for key in names) > LARGE
+        current = self._narrow(self.arrays, self.arrays, names) if large else self._flat(self.arrays)
         applied = self.aggregator.apply(coordinator, step, current, answers)
         if applied.moved:
             total = sum(weight for _, weight in applied.step.answers)
@@ -199,18 +200,18 @@ class SharedModel:
         *,
         consume: bool = False,
     ) -> list[Trained]:
-        answers, parameters = [], self._parameters()
+        answers, names = [], self._parameters()
         starts: dict[int, NDArray[Any]] = {}  # one vector for all clients that received the same model
         for task, _ in step.answers:
             start = self.arrays if sent is None else sent[task.id]
             if id(start) not in starts:
-                starts[id(start)] = self._narrow(start)
+                starts[id(start)] = self._narrow(start, self.arrays, names)
             moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
             made = math.nan if steps is None else float(steps.get(task.id, math.nan))
             model = trained[task.id]
-            answers.append(Trained(task, self._narrow(model, start), starts[id(start)], moved, made))
+            answers.append(Trained(task, self._narrow(model, start, names), starts[id(start)], moved, made))
             if consume and isinstance(model, dict):
-                for name in parameters:
+                for name in names:
                     model.pop(name, None)
         return answers
 
@@ -270,12 +271,11 @@ class SharedModel:
         names, like = self._parameters(), otherwise or self.arrays
         return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
-    def _narrow(self, arrays: Arrays, otherwise: Arrays | None = None) -> NDArray[Any]:
+    def _narrow(self, arrays: Arrays, like: Arrays, names: list[str]) -> NDArray[Any]:
         """Return `_flat` in single precision if that is exact, which halves the memory of the answers in a step."""
-        names, like = self._parameters(), otherwise or self.arrays
         kinds = {np.asarray(each[key]).dtype for key in names for each in (arrays, like) if key in each}
         if not kinds <= {np.dtype(np.float32), np.dtype(np.float16)}:
-            return self._flat(arrays, otherwise)
+            return self._flat(arrays, like)
         found = np.empty(sum(np.asarray(self.arrays[key]).size for key in names), dtype=np.float32)
         start = 0
         for key in names:

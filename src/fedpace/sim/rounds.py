@@ -123,10 +123,10 @@ class Simulation:
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
-        rounds = self.coordinator.policy.rounds
+        self._in_rounds, self._sets_work = self.coordinator.policy.rounds, selector.sets_work
         tell_losses = not self.privacy.sums or getattr(selector, "reads_losses", False)
         self.clients = Clients(
-            trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed, tell_losses=tell_losses
+            trainer, self.engine, self.models, self.variates, rounds=self._in_rounds, seed=seed, tell_losses=tell_losses
         )
         self.groups: SimulatedGroups | None = None
         self._unusable = False
@@ -206,7 +206,7 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # more threads would take cores from the workers
             losses, moved = self._step(due.step)
-        waited = self.events.waited if self.coordinator.policy.rounds else None
+        waited = self.events.waited if self._in_rounds else None
         if opening := self.privacy.opening_seconds:
             self.time.now += opening
             waited = None if waited is None else waited + opening
@@ -244,7 +244,7 @@ class Simulation:
     def _launch(self, due: Actions, tick: int) -> None:
         """Start tasks; each ends after its client's delay."""
         if due.tasks:
-            rounds, split = self.coordinator.policy.rounds, self.scheme.sets_work
+            rounds, split = self._in_rounds, self._sets_work
             self.events.add(draw_completion_times(due, self.time, tick, in_rounds=rounds, split=split))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
