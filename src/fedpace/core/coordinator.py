@@ -320,7 +320,8 @@ class Coordinator:
         if started is None:
             return False
         if isinstance(answer, Outcome):
-            check_client(answer, started)
+            if answer.client is not started.client:
+                check_client(answer, started)
             answer = self._checked(started, answer)
         elif not callable(answer):
             raise InputError(f"expected the Outcome of task {task}, but a {type(answer).__name__} came")

@@ -283,8 +283,10 @@ class Ledger:
             update: the same for update sketches.
         """
         rows = self.rows(outcome.client for outcome in outcomes).tolist()
-        widths = self.moments.width or moment, self.width("updates") or update
-        check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
+        if any(outcome.moment is not None for outcome in outcomes):
+            moment = self.moments.width or moment
+        update = self.width("updates") or update
+        check_outcomes(outcomes, lambda place: self.name(rows[place]), moment, update, learn_delays=self.learn_delays)
 
     def fold(
         self,

@@ -222,7 +222,7 @@ class Simulation:
 
     def _deliver(self) -> None:
         """Pass every answer or crash that is due by now to the coordinator."""
-        opened = self.coordinator.now  # what arrives while a sum is opened counts after it
+        opened = self.coordinator.now if self.privacy.opening_seconds else 0.0  # what arrives meanwhile counts after it
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
