@@ -164,7 +164,7 @@ class TaskTable:
         flying, held = self.policy_tasks()
         lost = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
         failed = [task for task in lost if task.kind == POLICY_KIND]
-        at = rows(task.client for tasks in (flying, held, failed) for task in tasks)
+        at = rows([task.client for tasks in (flying, held, failed) for task in tasks])
         answered = len(flying) + len(held)
         return (
             _table(flying, at[: len(flying)]),

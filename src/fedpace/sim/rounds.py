@@ -82,6 +82,7 @@ class Simulation:
     ) -> None:
         fleet = fleet or Fleet()
         self.privacy = privacy or TrainingPrivacy()
+        self._opening = self.privacy.opening_seconds
         self.scheme, self.model = selector, model
         self.trainer = trainer = trainer_for(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
@@ -207,11 +208,11 @@ class Simulation:
         with one_thread():  # more threads would take cores from the workers
             losses, moved = self._step(due.step)
         waited = self.events.waited if self._in_rounds else None
-        if opening := self.privacy.opening_seconds:
-            self.time.now += opening
-            waited = None if waited is None else waited + opening
+        if self._opening:
+            self.time.now += self._opening
+            waited = None if waited is None else waited + self._opening
         turn = self.coordinator.stepped(
-            self.time.now if opening else None,
+            self.time.now if self._opening else None,
             seconds=waited,
             facts=step_facts(self.aggregator.state),
         )
@@ -222,7 +223,7 @@ class Simulation:
 
     def _deliver(self) -> None:
         """Pass every answer or crash that is due by now to the coordinator."""
-        opened = self.coordinator.now if self.privacy.opening_seconds else 0.0  # what arrives meanwhile counts after it
+        opened = self.coordinator.now if self._opening else 0.0  # what arrives while a sum is opened counts after it
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
