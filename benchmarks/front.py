@@ -2,6 +2,7 @@
 
     python benchmarks/front.py --out runs/front                            run what is missing, print a JSON object
     python benchmarks/front.py --out runs/front --png docs/front.png       and draw it
+    python benchmarks/front.py --from benchmarks/front.json --png docs/front.png     nothing is run
     python benchmarks/front.py --out runs/front --cells quadratic/synthetic --seeds 0
 
 Cells, step sizes and targets are those of `time_to_target.py`, charged and held; every scheme is run with several caps
@@ -25,9 +26,11 @@ from grid.runs import HOLD, FullJob, Row, full_participation, prepare
 from grid.schemes import Scheme
 from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key
+from matplotlib.patheffects import withStroke
 
 from fedpace.records.holding import Holding
-from fedpace.report.style import FIXED
+from fedpace.report.picture import new_figure, readable_ticks, save, tidy
+from fedpace.report.style import FIXED, INK
 from grid import cells as grid_cells
 
 CELLS = "digits-0.3/synthetic/independent,digits-0.3/nycmesh/independent,digits-rotated/nycmesh/independent"
@@ -47,6 +50,15 @@ FAMILIES: dict[str, list[tuple[str, Scheme]]] = {
 }
 """Family -> what its points are labelled with, and the scheme."""
 STYLE = {"pace-async, priced": "o-", "pace-async, capped": "s--", "pace": "*", "fedbuff": "^-", "random": "v-"}
+FAMILY_NAMES = {
+    "pace-async, priced": "pace-async, price of work 0 to 1",
+    "pace-async, capped": "pace-async, at most 3 to 30 clients at work",
+    "pace": "pace",
+    "fedbuff": "fedbuff, at most 5 to all clients at work",
+    "random": "random, 3 to 30 clients per round",
+}
+LABELLED = {"pace-async, priced": (-10, -8), "pace-async, capped": (10, 7), "fedbuff": (8, 8), "random": (12, 0)}
+"""Where the names of points stand, in points to the right and up."""
 NAMES = {"digits-0.3": "digits, very uneven", "digits-rotated": "digits, rotated"}
 
 
@@ -93,6 +105,9 @@ def key(row: Row) -> tuple[Any, ...]:
 def main() -> None:
     """Run what is missing, and print the points."""
     options = arguments()
+    if options.file:
+        draw(json.loads(Path(options.file).read_text(encoding="utf-8"))["cells"], Path(options.png))
+        return
     tuned = Tuned()
     cells = grid_cells.cells(grid_cells.EMBEDDED, matching=options.cells)
     seeds = [int(seed) for seed in options.seeds.split(",")]
@@ -149,54 +164,45 @@ def _message(summary: dict[str, Any]) -> str:
         for point in (p for name in ("fedbuff", "random") for p in families[name] if "seconds" in p):
             if not any(p["seconds"] < point["seconds"] and p["work"] < point["work"] for p in ours):
                 return "Time to the target against client work (down and left is better)"
-    return "For whatever work fedbuff or random cost, pace-async can take less work and less time"
+    said = "In these cells, every setting of fedbuff and random takes more time"
+    return f"{said}\nand more work than some setting of pace-async"
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """Draw time against work, one panel for each cell and target; down and left is better."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    plain = FuncFormatter(lambda value, _: f"{value:,.0f}")
-    columns = len(summary) // 2
-    figure, axes = pyplot.subplots(2, columns, figsize=(4.6 * columns, 8.4), squeeze=False)
-    for place, (name, families) in enumerate(summary.items()):
-        axis = axes[place % 2][place // 2]
+    """Draw time against work, a row per cell and a column per target; down and left is better."""
+    figure = new_figure(7.4, 2.7 * len(summary) / 2 + 1.4)
+    panels = figure.subplots(-(-len(summary) // 2), 2, squeeze=False).ravel()
+    for axes, (name, families) in zip(panels, summary.items(), strict=True):
+        task, delays, *_, level = name.replace(", ", "/").split("/")
+        tidy(axes, "", "seconds to the target", "client work in seconds")
+        axes.set_title(f"{NAMES.get(task, task)} · {delays} · {level}", loc="left", fontsize=10, color=INK)
         for family, points in families.items():
             met = [point for point in points if "seconds" in point]
-            size = 13 if family == "pace" else 5
-            (line,) = axis.plot(
-                [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=family, ms=size,
-                color=FIXED[family.partition(",")[0]].colour,
+            axes.plot(
+                [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=FAMILY_NAMES[family],
+                markersize=12 if family == "pace" else 5, color=FIXED[family.partition(",")[0]].colour,
             )  # fmt: skip
-            # The two fronts of pace-async cross: labels of one to the left below, of the other to the right above.
-            left = family == "pace-async, priced"
-            for point in met:
-                axis.annotate(
-                    point["label"],
-                    (point["seconds"], point["work"]),
-                    textcoords="offset points",
-                    xytext=(-4, -9) if left else (4, 4),
-                    ha="right" if left else "left",
-                    fontsize=7,
-                    color=line.get_color(),
-                )
-        task, delays, *_, level = name.replace(", ", "/").split("/")
-        title = f"{NAMES.get(task, task)}, {delays} delays, {level} target"
-        axis.set(xscale="log", yscale="log", title=title, xlabel="seconds to the target", ylabel="client work in s")
-        axis.title.set_fontsize(10)
-        for side in (axis.xaxis, axis.yaxis):
-            side.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if side is axis.yaxis else (1.0, 3.0)))
-            side.set_major_formatter(plain)
-            side.set_minor_formatter(NullFormatter())
-        axis.grid(visible=True, which="both", alpha=0.2)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncols=len(FAMILIES), frameon=False)
-    figure.suptitle(_message(summary), x=0.01, ha="left", fontsize=14, fontweight="bold")
-    figure.tight_layout(rect=(0, 0.04, 1, 0.99))
-    figure.savefig(path, dpi=110)
+        axes.set(xscale="log", yscale="log")
+        axes.margins(0.12)
+        for up in (False, True):
+            readable_ticks(axes, True, y=up, room=60 if up else 15)
+        _name_ends(axes, families)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=10)
+    figure.suptitle(_message(summary), x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    save(figure, path)
+
+
+def _name_ends(axes: Any, families: dict[str, list[dict[str, Any]]]) -> None:
+    """Write the settings at both ends of each curve; those between lie in order."""
+    for family, points in families.items():
+        met = [point for point in points if "seconds" in point and point["label"]]
+        for point in dict.fromkeys((0, len(met) - 1)) if met else ():
+            axes.annotate(
+                met[point]["label"], (met[point]["seconds"], met[point]["work"]), xytext=LABELLED[family],
+                textcoords="offset points", ha="center", va="center", fontsize=9,
+                color=INK, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+            )  # fmt: skip
 
 
 def arguments() -> argparse.Namespace:
@@ -206,6 +212,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2", help="default: 0,1,2")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", default="runs/front", metavar="DIR", help="where runs are kept")
+    parser.add_argument("--from", dest="file", default="", metavar="FILE", help="run nothing, take these points")
     parser.add_argument("--png", default="", metavar="FILE", help="draw it; needs matplotlib")
     return parser.parse_args()
 

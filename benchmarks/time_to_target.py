@@ -108,7 +108,8 @@ def main() -> None:
     summary = summarise(rows, flagship=options.flagship)
     print(picture.table(summary), file=sys.stderr)
     if options.png:
-        picture.draw(sceptic.Judged(rows, options.flagship), Path(options.png))
+        beside = [row for file in options.beside for row in recorded.read(Path(file))]
+        picture.draw(sceptic.Judged([*rows, *beside], options.flagship), Path(options.png))
     if options.markdown:
         print(sceptic.page(rows, options.flagship), markdown.judgements(summary), sep="\n\n")
         return
@@ -291,7 +292,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--afresh", default="", metavar="LABELS", help="schemes whose recorded rows are out of date")
     parser.add_argument("--reanalyse", default="", metavar="DIR", help="run nothing: tables of what the folder holds")
     parser.add_argument("--flagship", default=schemes.FLAGSHIP, help="label of the scheme that is judged")
-    parser.add_argument("--png", default="", metavar="FILE", help="draw the heat map too; needs matplotlib")
+    parser.add_argument("--png", default="", metavar="FILE", help="draw the picture too; needs matplotlib")
+    parser.add_argument(
+        "--beside", action="append", default=[], metavar="FILE", help="rows that count in the picture only; repeatable"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the tables of docs/results.md instead of JSON")
     parser.add_argument("--tune", choices=("rates", "options"), help="choose step sizes, or the schemes' options")
     parser.add_argument("--factors", action="store_true", help="with --tune options: a third and 3 times the step size")

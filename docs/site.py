@@ -21,8 +21,11 @@ ROOT = Path(__file__).parents[1]
 LATEST = """<!doctype html><meta charset="utf-8"><title>fedpace</title>
 <meta http-equiv="refresh" content="0; url={version}/index.html"><a href="{version}/index.html">fedpace {version}</a>
 """
-FORMULA = re.compile(r"^( *)\$\$\n(.*?)\n *\$\$$", re.DOTALL | re.MULTILINE)
-"""A displayed formula in LaTeX, which GitHub renders as it is."""
+FORMULA = re.compile(
+    r"(?P<code>```.*?```|`[^`]+`)|^(?P<indent> *)\$\$\n?(?P<shown>.*?)\n? *\$\$$|\$(?P<inline>[^$\n]+)\$",
+    re.DOTALL | re.MULTILINE,
+)
+"""A formula in LaTeX, displayed or within a line, which GitHub renders as it is; dollars in code are none."""
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)\s]+)\)")
 
 
@@ -77,4 +80,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 def _mathml(found: re.Match[str]) -> str:
     """Return a formula as MathML, which browsers render without a script."""
-    return f'{found[1]}<div class="formula">{convert(found[2].strip(), display="block")}</div>'
+    if found["code"]:
+        return found[0]
+    if found["inline"]:
+        return f"<span>{convert(found['inline'])}</span>"  # a line that begins with `<math>` would be a block
+    # GitHub reads `aligned`, latex2mathml its older name.
+    latex = found["shown"].strip().replace("{aligned}", "{align*}")
+    return f'{found["indent"]}<div class="formula">{convert(latex, display="block")}</div>'

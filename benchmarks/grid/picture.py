@@ -1,6 +1,6 @@
 """The grid at a glance: a table for the terminal, and a picture of twelve rows, one per task and delay model.
 
-python -m grid.picture grid/results.json ../docs/without-rounds.png     in benchmarks/
+python -m grid.picture grid/results.json grid/fedasync.json ../docs/without-rounds.png     in benchmarks/
 """
 
 from __future__ import annotations
@@ -64,13 +64,14 @@ def draw(judged: Judged, path: Path) -> None:
     }
     best = {row: _mean(found) for row, found in rivals.items()}
     known = [factor for factor in best.values() if factor is not None]
-    ahead = sum(factor > 1 for factor in known)
+    counted = [each for found in rivals.values() for each in found if each is not None]
+    ahead = sum(each.mean > 1 for each in counted)
     figure = new_figure(6.4, 0.36 * len(rows) + 2.0)
     axes = figure.subplots()
     tidy(axes, "", f"times as long as {judged.flagship} takes to hold a target", "")
     figure.suptitle(
         f"{judged.flagship} holds targets {min(known):.1f} to {max(known):.1f} times as fast\n"
-        f"as the best tuned rival: ahead in {ahead} of {len(rows)} settings",
+        f"as the best tuned rival: ahead for {ahead} of {len(counted)} targets",
         x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK,
     )  # fmt: skip
     for y, row in enumerate(reversed(rows)):
@@ -82,8 +83,10 @@ def draw(judged: Judged, path: Path) -> None:
             (others["pace"][row], FIXED["pace"].colour, 8),
             (factor, INK, 10),
         ):
-            if value is not None:
-                axes.plot([value], [y], "o", color=colour, markersize=size, markeredgecolor="white", zorder=3)
+            if value is not None:  # small ones in front
+                axes.plot(
+                    [value], [y], "o", color=colour, markersize=size, markeredgecolor="white", zorder=5 - size / 10
+                )
         if factor is not None:
             axes.annotate(
                 f"{factor:.2f}", (factor, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=11,
@@ -118,4 +121,5 @@ def _mean(found: list[Factor | None]) -> float | None:
 
 
 if __name__ == "__main__":
-    draw(Judged(recorded.read(Path(sys.argv[1])), "pace-async"), Path(sys.argv[2]))
+    *files, picture = map(Path, sys.argv[1:])
+    draw(Judged([row for file in files for row in recorded.read(file)], "pace-async"), picture)

@@ -13,6 +13,9 @@ from lib.attacks import GONE, HONEST
 from lib.defences import DEFAULT, DEFENCES, OFF, VALIDATED
 from lib.runs import Found, table
 
+from fedpace.report.picture import new_figure, save, tidy
+from fedpace.report.style import INK
+
 POINTS, TIMES = 0.03, 2.0
 """What an attack may cost: points of accuracy below the honest run, and times its seconds."""
 DEEPEST = 0.3
@@ -174,24 +177,18 @@ def _defences(found: Cells) -> list[str]:
 def picture(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: str, path: Path) -> None:
     """Draw one panel per scheme, attack by defence: points lost against the honest run, and the accuracy that is left.
 
-    Of the backdoor, its success.
+    Of the backdoor, its success. Grey cells were not run.
     """
-    from matplotlib.figure import Figure
-
-    defences = _defences(found)
+    defences = [each for each in _defences(found) if each != OFF]
     rows = [
         HONEST,
         *(attack for attack in attacks if any((s, attack, who, d) in found for s in schemes for d in defences)),
     ]
     rows = list(dict.fromkeys(row for row in rows if row != GONE))
-    size = (
-        1.6 + len(schemes[:2]) * (0.9 + 0.78 * len(defences)),
-        1.3 + math.ceil(len(schemes) / 2) * (1.2 + 0.36 * len(rows)),
-    )
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    panels = np.atleast_1d(figure.subplots(math.ceil(len(schemes) / 2), min(2, len(schemes)), sharey=True)).ravel()
+    figure = new_figure(7.6, 1.6 + len(schemes) * (0.5 + 0.27 * len(rows)))
+    panels = np.atleast_1d(figure.subplots(len(schemes), 1, sharex=True)).ravel()
     image: Any = None
-    for panel, scheme in zip(panels, schemes, strict=False):
+    for panel, scheme in zip(panels, schemes, strict=True):
         depth = np.full((len(rows), len(defences)), np.nan)
         for y, attack in enumerate(rows):
             for x, defence in enumerate(defences):
@@ -203,20 +200,30 @@ def picture(found: Cells, schemes: Sequence[str], attacks: Sequence[str], who: s
                 if cell.success is None and any(math.isinf(value) for value in cell.times):
                     text += " ▾"
                 dark = depth[y, x] > 0.6 * DEEPEST
-                panel.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+                panel.text(x, y, text, ha="center", va="center", fontsize=9, color="white" if dark else INK)
+        tidy(panel, scheme, "", "")
+        panel.grid(False)
+        panel.set_facecolor("#e4e4e4")
         image = panel.imshow(depth, cmap="YlOrRd", vmin=0.0, vmax=DEEPEST, aspect="auto")
-        panel.set_title(scheme, fontsize=11)
-        panel.set_xticks(range(len(defences)), defences, rotation=30, ha="right", fontsize=8)
         panel.set_yticks(range(len(rows)), rows, fontsize=9)
-        panel.tick_params(length=0)
+        panel.set_xticks(range(len(defences)), [each.replace("-", "\n") for each in defences], fontsize=9)
+        panel.tick_params(length=0, labelbottom=True)
         panel.spines[:].set_visible(False)
-    for panel in panels[len(schemes) :]:
-        panel.set_visible(False)
-    bar = figure.colorbar(image, ax=panels.tolist(), shrink=0.6, pad=0.01)
-    bar.set_label("accuracy lost against the honest run", fontsize=9)
-    figure.suptitle(
-        f"Accuracy at the end under attack ({who} of the clients), by defence; ▾ = some run did not hold the target; "
-        "backdoor: its success",
-        fontsize=10,
-    )
-    figure.savefig(path)
+    bar = figure.colorbar(image, ax=panels.tolist(), location="bottom", shrink=0.6, aspect=40, pad=0.02)
+    bar.set_label("accuracy lost against the honest run; of the backdoor, its success from 0 to 100%", fontsize=9)
+    figure.supxlabel("▾ some run did not hold the target; grey: not run", fontsize=9, color=INK)
+    figure.suptitle(_message(found, who), x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    save(figure, path)
+
+
+def _message(found: Cells, who: str) -> str:
+    """Return the title: how many attacks the default and the strongest defence withstand."""
+    counts = []
+    for defence, how in ((DEFAULT, "by default"), (VALIDATED[-1], f"with {VALIDATED[-1]}")):
+        told = [
+            cell.lost <= POINTS
+            for place, cell in found.items()
+            if place[2:] == (who, defence) and place[1] not in (HONEST, GONE, BACKDOOR)
+        ]
+        counts.append(f"{sum(told)} of {len(told)} {how}")
+    return f"Attacks by the {who} that end within {100 * POINTS:.0f} points of\nthe honest run: {', '.join(counts)}"

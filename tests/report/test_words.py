@@ -61,6 +61,9 @@ def test_the_headline_claims_only_what_the_seeds_show(three_schemes, make_run):
     times, speeds = [(0, 100), (1, 210), (2, 150)], (("random", 1), ("b", 4))
     clear = [make_run(name, seed, [(time / speed, 0.95)]) for seed, time in times for name, speed in speeds]
     assert headline(summarise(clear)) == "b holds accuracy 0.9 first, after 36.6 s: 4.00 times as fast as random"
+    times, speeds = [(0, 100), (1, 210), (2, 150)], (("random", 1), ("c", 2), ("b", 4))
+    three = [make_run(name, seed, [(time / speed, 0.95)]) for seed, time in times for name, speed in speeds]
+    assert headline(summarise(three)).endswith(": 2.00 times as fast as c, 4.00 times as fast as random")
     close = [make_run(name, seed, [(10 + (seed + at) % 3, 0.95)]) for seed in range(3) for at, name in enumerate("ab")]
     assert headline(summarise(close)) == ""
 

@@ -86,7 +86,7 @@ def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], marked: l
 
 
 def _drawn(plan: CohortPlan, kind: str) -> bytes:
-    figure = new_figure(6.6, 4.4)
+    figure = new_figure(5.2, 4.2)
     draw_chart(figure.subplots(), plan_chart(plan))
     return rendered(figure, kind)
 
@@ -101,20 +101,18 @@ def plan_chart(plan: CohortPlan) -> Chart:
     return Chart(
         f"Clients to wait for, of {plan.population:,}",
         Axis("seconds per round", log=True),
-        Axis("cost in seconds", log=True),
+        Axis("cost in seconds, as the time to a target", log=True),
         (
             Series(
                 seconds, cost, colour=PALETTE[0], symbol="circle", size=4,
                 legend="cost: seconds per round / (1 - error)",
             ),
-            Series(seconds, seconds, colour=NEUTRAL, dash="dash", legend="seconds per round, if there were no error"),
+            Series(seconds, seconds, colour=NEUTRAL, dash="dash", legend="cost without an error"),
             Series(
                 np.array([chosen.seconds]), np.array([chosen.cost]), "marks", colour=PALETTE[1], symbol="circle",
-                size=13, legend="the plan",
-                name=f"{numbers.counted(chosen.clients, 'client')}, error {chosen.error:.0%}",
+                size=13, legend=f"the plan: {numbers.counted(chosen.clients, 'client')}, error {chosen.error:.0%}",
             ),
         ),
-        note="the time to a target is proportional to the cost",
     )  # fmt: skip
 
 

@@ -19,6 +19,8 @@ PlotlyFigure = dict[str, Any]
 Side = Literal["top", "bottom", "right", "left"]
 SIDES = {"top": "top center", "bottom": "bottom center", "right": "middle right", "left": "middle left"}
 """Sides of a mark, by plotly's names."""
+Corner = Literal["top left", "top right", "bottom left", "bottom right"]
+"""Places beside a curve that names take too, by plotly's names: a rising curve leaves its upper left free."""
 LETTER = 0.0085
 """Width of a letter of a name, as a share of the figure's width: 8 of 940 pixels."""
 PATH_STEP = 0.008
@@ -141,7 +143,9 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
         return []
     x, y = (_shares(chart, letter, axis) for letter, axis in (("x", chart.x), ("y", chart.y)))
     paths = [_path(x[number], y[number]) for number in named]
-    places = line_names(paths, [chart.series[number].name for number in named], LETTER)
+    across = np.arange(0, 1, PATH_STEP) if chart.rule is not None else np.empty(0)
+    high = _share(chart, "y", chart.y, np.full(len(across), chart.rule[0] if chart.rule is not None else 0.0))
+    places = line_names(paths, [chart.series[number].name for number in named], LETTER, np.column_stack([across, high]))
     found = []
     for number, path, place in zip(named, paths, places, strict=True):
         if place is None:
@@ -150,7 +154,7 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
         point = {"x": _value(chart, "x", chart.x, path[at, 0]), "y": _value(chart, "y", chart.y, path[at, 1])}
         found.append(
             {"type": "scatter", "mode": "text", "x": compact([point["x"]]), "y": compact([point["y"]]),
-             "text": [escaped(each.name)], "textposition": SIDES[side], "legendgroup": escaped(each.scheme),
+             "text": [escaped(each.name)], "textposition": SIDES.get(side, side), "legendgroup": escaped(each.scheme),
              "hoverinfo": "skip", "showlegend": False, "cliponaxis": False, "meta": "label"}
         )  # fmt: skip
     return found
@@ -170,12 +174,15 @@ def _path(x: FloatArray, y: FloatArray) -> FloatArray:
 
 def _shares(chart: Chart, letter: str, axis: Axis) -> list[FloatArray]:
     """Return the positions of all points of each series, as shares of the axis."""
+    return [_share(chart, letter, axis, np.asarray(getattr(each, letter), dtype=np.float64)) for each in chart.series]
+
+
+def _share(chart: Chart, letter: str, axis: Axis, values: FloatArray) -> FloatArray:
+    """Return the positions of values, as shares of the axis."""
     low, high = _limits(chart, letter, axis)
-    values = [np.asarray(getattr(each, letter), dtype=np.float64) for each in chart.series]
-    if axis.log:
-        values = [np.log(np.maximum(each, 1e-300)) for each in values]
     pad = _padding(chart, letter)
-    return [(each - low) / ((high - low) or 1.0) * (1 - 2 * pad) + pad for each in values]
+    placed = np.log(np.maximum(values, 1e-300)) if axis.log else values
+    return (placed - low) / ((high - low) or 1.0) * (1 - 2 * pad) + pad
 
 
 def _value(chart: Chart, letter: str, axis: Axis, share: float) -> float:
@@ -223,44 +230,50 @@ MAX_ANCHORS = 80
 NAME_APART = 0.03
 """Distance between curves below which a name could belong to either, as a share of the axes."""
 MAX_COVERED = 0.03
-"""Cost of a place above which a curve gets no name; each covered point of a curve costs 0.01."""
+"""Cost of a place above which a curve gets no name; each point of another curve that is close costs 0.01."""
 _Box = tuple[float, float, float, float]
 """Left, low, right and high, as shares of the axes."""
 
 
-def line_names(paths: Sequence[FloatArray], names: Sequence[str], letter: float) -> list[tuple[int, Side] | None]:
+def line_names(
+    paths: Sequence[FloatArray], names: Sequence[str], letter: float, ruled: FloatArray
+) -> list[tuple[int, Side | Corner] | None]:
     """Return for each curve the point and the side where its name covers no curve and no earlier name.
 
     Args:
         paths: (points, 2) positions along each curve, dense, as shares of the axes.
         names: names of the curves.
         letter: width of a letter, as a share of the axes' width.
+        ruled: (points, 2) positions of other lines that no name may cover.
 
     None if there is no free place: then the legend has to tell.
     """
     taken: list[_Box] = []
-    found: list[tuple[int, Side] | None] = []
-    every = np.vstack(paths)
+    found: list[tuple[int, Side | Corner] | None] = []
+    every = np.vstack([*paths, ruled])
     for number, (path, name) in enumerate(zip(paths, names, strict=True)):
         others = np.vstack([np.empty((0, 2)), *(other for place, other in enumerate(paths) if place != number)])
-        best: tuple[float, int, Side, _Box] | None = None
+        best: tuple[float, int, Side | Corner, _Box] | None = None
         # From the end on: readers look for a name there, and curves are apart there that began together.
         for place in range(len(path) - 1, -1, -max(1, len(path) // MAX_ANCHORS)):
             x, y = float(path[place, 0]), float(path[place, 1])
             # Where curves are close to each other, a name could belong to any of them.
             close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
-            for side, box in _name_boxes(x, y, letter * len(name), 0.008).items():
+            wide = letter * len(name)
+            for side, box in (_name_boxes(x, y, wide, 0.008) | _corner_boxes(x, y, wide, 0.008)).items():
                 left, low, right, high = box
                 if min(left, low) < 0 or max(right, high) > 1:  # not beyond the axes
                     continue
-                inside = (every > (left, low)).all(axis=1) & (every < (right, high)).all(axis=1)
-                cost = 0.01 * (close + int(inside.sum())) + 100 * _covered(box, taken)
+                if ((every > (left, low)) & (every < (right, high))).all(axis=1).any():  # no line through a name
+                    continue
+                cost = 0.01 * close + 100 * _covered(box, taken)
                 if best is None or cost < best[0]:
                     best = (cost, place, side, box)
         if best is None or best[0] > MAX_COVERED:
             found.append(None)
             continue
-        taken.append(best[3])
+        left, low, right, high = best[3]
+        taken.append((left - letter, low, right + letter, high))  # else two names read as one
         found.append((best[1], best[2]))
     return found
 
@@ -272,6 +285,17 @@ def _name_boxes(x: float, y: float, wide: float, gap: float = 0.03) -> dict[Side
         "bottom": (x - wide / 2, y - gap - 0.04, x + wide / 2, y - gap),
         "right": (x + gap, y - 0.02, x + gap + wide, y + 0.02),
         "left": (x - gap - wide, y - 0.02, x - gap, y + 0.02),
+    }
+
+
+def _corner_boxes(x: float, y: float, wide: float, gap: float) -> dict[Corner, _Box]:
+    """Return the box of a name of this width at each corner of a point."""
+    above, below = (y + gap, y + gap + 0.04), (y - gap - 0.04, y - gap)
+    return {
+        "top left": (x - gap - wide, above[0], x - gap, above[1]),
+        "bottom right": (x + gap, below[0], x + gap + wide, below[1]),
+        "top right": (x + gap, above[0], x + gap + wide, above[1]),
+        "bottom left": (x - gap - wide, below[0], x - gap, below[1]),
     }
 
 

@@ -35,9 +35,12 @@ def headline(comparison: Comparison) -> str:
         return ""
     said = f"{best.label} holds {comparison.metric} {numbers.given(comparison.target or 0.0)} first"
     said += f", after {numbers.seconds(best.time_to_target.mean)}"
+    # The next scheme too: a bad baseline says little.
+    faster = [] if following is None or following[0] == comparison.baseline else [(following[1].mean, following[0])]
     if best.speed_up is not None and comparison.baseline != best.label:
-        said += f": {numbers.digits(best.speed_up.mean)} times as fast as {comparison.baseline}"
-    return said
+        faster.append((best.speed_up.mean, str(comparison.baseline)))
+    times = [f"{numbers.digits(ratio)} times as fast as {label}" for ratio, label in faster]
+    return ": ".join([said, ", ".join(times)] if times else [said])
 
 
 def _fastest(comparison: Comparison) -> list[str]:

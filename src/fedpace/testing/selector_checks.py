@@ -321,7 +321,7 @@ class SumSupport:
     """Facts that it uses with single updates, and does without here."""
 
     def row(self) -> str:
-        """Return the line of the table in docs/privacy.md."""
+        """Return the line of the table in docs/appendix/schemes-with-sums.md."""
         if self.why_not:
             return f"| `{self.name}` | no: {self.why_not} | |"
         does_without = f"; does without {', '.join(self.without)}" if self.without else ""

@@ -70,11 +70,14 @@
     return { dtick: Math.max(1, Math.ceil(span / 4)), tickformat: "~s" };
   }
 
+  // Two lines for a long name, parted at a hyphen or a space if there is one.
   function shorter(text) {
     const plain = new DOMParser().parseFromString(text, "text/html").documentElement.textContent;
     if (plain.length <= 16) return text;
-    const cut = plain.slice(0, 15) + "\u2026";
-    return cut.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+    const at = Math.max(plain.lastIndexOf("-", 15), plain.lastIndexOf(" ", 15)) + 1 || 15;
+    const rest = plain.slice(at);
+    const lines = [plain.slice(0, at), rest.length <= 16 ? rest : rest.slice(0, 15) + "\u2026"];
+    return lines.map((line) => line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;")).join("<br>");
   }
 
   function draw(name) {
