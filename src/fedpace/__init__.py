@@ -224,7 +224,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the exported names, also those not imported yet, and no others."""
-    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
+    return sorted(__all__)
 
 
 def make_selector(name: str = "pace", **options: Any) -> Any:

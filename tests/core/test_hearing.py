@@ -143,7 +143,7 @@ def test_moments_that_are_forgotten_are_kept_anew_in_a_store_of_the_same_kind():
     made = Coordinator(make_selector("pace"), moments=MomentBank.sketched(0, ridge=0.1, dimension=8))
     made.join(range(3))
     kind = type(made.ledger.moments)
-    made.forget_moments()
+    made.widths.forget("moment")
     assert type(made.ledger.moments) is kind
     assert len(made.ledger.moments) == 3
 

@@ -150,6 +150,29 @@ class Aggregator:
         combined = self._combine(self.robust, coordinator, step, model)(rows, gathered.weights)
         return double(model) + like(gathered.step, combined.step)
 
+    def apply_to_average(
+        self, model: Vector, averaged: Vector, answers: Iterable[tuple[float, Vector]]
+    ) -> Vector | None:
+        """Return the model that the server rule makes of an average of a framework; None if all weights are 0.
+
+        Args:
+            model: the current model.
+            averaged: the average.
+            answers: (weight, trained model) of each client; some rules measure how far clients disagree.
+        """
+        gather = Gather(self.rule, self._zero(), mean=False)
+        weighted = list(answers)
+        total = sum(weight for weight, _ in weighted)
+        for weight, trained in weighted:
+            gather.add(trained, model, weight / total if total else weight)
+        if (gathered := gather.answers()) is None:
+            return None
+        update = averaged - model
+        mean = model + update if self.rule.takes & {"models", "mixture"} else None
+        answered = Answers(update, gathered.weights, mean, gathered.mean_square)
+        stepped, self.state = self.rule.apply(self.state, model, answered)
+        return stepped
+
     def _gathered(
         self, coordinator: Coordinator, step: Step, model: Vector, answers: Iterable[Trained]
     ) -> Answers | None:

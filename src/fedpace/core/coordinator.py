@@ -32,13 +32,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedpace._base.checks import BoolArray, FloatArray, IntArray, float_array, listed, real, shares_among
-from fedpace._base.errors import FedpaceError, InfeasibleError, InputError, OrderError
+from fedpace._base.checks import BoolArray, FloatArray, IntArray, listed, real, shares_among
+from fedpace._base.errors import InfeasibleError, InputError, OrderError
 from fedpace._base.files import folder_of
 from fedpace._base.rng import stream
 from fedpace.core import saving
 from fedpace.core.aggregation import Trained
-from fedpace.core.facts import WideKind, ordinary, valid_seconds
+from fedpace.core.facts import ordinary, valid_seconds
 from fedpace.core.ledger import Ledger
 from fedpace.core.rounds import Rounds, ending
 from fedpace.core.settings import Settings
@@ -62,7 +62,6 @@ from fedpace.core.types import (
 from fedpace.core.validation import (
     SILENT_STEPS,
     WORK_REFUSED,
-    Widths,
     check_client,
     check_move,
     check_probe,
@@ -72,6 +71,7 @@ from fedpace.core.validation import (
     warn_of_missing_facts,
 )
 from fedpace.core.warmup import WarmUp
+from fedpace.core.widths import Widths
 from fedpace.moments.store import MomentStore
 
 NOTHING_DUE = Actions()
@@ -136,7 +136,7 @@ class Coordinator:
         self.state: Any = self.policy.init()
         self.progress = Progress()
         self.task_table = TaskTable()
-        self.widths = Widths()
+        self.widths = Widths(self.ledger, lambda: self.task_table)
         self._step: Step | None = None
         """The step that is due in the phase STEPPING."""
         self._warned = False
@@ -232,27 +232,7 @@ class Coordinator:
         if isinstance(clients, str | bytes):
             raise InputError(f"join() takes a list of client ids, but the one id {clients!r} came: put it into a list")
         ids = listed(clients, "the clients that join")
-        for what, given in (("samples", samples), ("delays", delays), ("compute", compute), ("labels", labels)):
-            if given is not None and (count := len(listed(given, what))) != len(ids):  # type: ignore[arg-type]
-                raise InputError(f"{len(ids)} clients join with {count} {what}: give one for each")
-        counts = None if samples is None else float_array(samples, "samples", finite=False)
-        seconds = None if delays is None else float_array(delays, "delays", finite=False)
-        growing = None if compute is None else float_array(compute, "compute", finite=False)
-        if growing is not None and seconds is None:
-            raise InputError("compute is the part of delays that grows with the work: give delays too")
-        rows = self.ledger.join(ids)
-        try:
-            if counts is not None:
-                for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
-                    self.ledger.set_samples(row, count)
-            if labels is not None:
-                self.ledger.set_labels(rows, labels)
-            # Last: the delay estimator cannot unlearn a client that is then refused.
-            if seconds is not None:
-                self.ledger.set_delays(rows, seconds.tolist(), None if growing is None else growing.tolist())
-        except FedpaceError:
-            self.ledger.leave(ids)
-            raise
+        self.ledger.join(ids, samples=samples, delays=delays, compute=compute, labels=labels)
         if ids and self.phase is Phase.JOINING:
             self.progress.phase = Phase.DECIDING
 
@@ -267,7 +247,7 @@ class Coordinator:
         self.ledger.leave(gone)
         left = set(gone)
         self.log.move_up({row: self.ledger.row(c) for row, c in named.items() if c in self.ledger})
-        self.widths.forget(left)
+        self.widths.leave(left)
         self._lose(left)
         if (step := self._step) is not None:  # clients that left do not count as failed in it
             self._step = replace(step, dropped=tuple(task for task in step.dropped if task.client not in left))
@@ -340,7 +320,8 @@ class Coordinator:
         if started is None:
             return False
         if isinstance(answer, Outcome):
-            check_client(answer, started)
+            if answer.client is not started.client:
+                check_client(answer, started)
             answer = self._checked(started, answer)
         elif not callable(answer):
             raise InputError(f"expected the Outcome of task {task}, but a {type(answer).__name__} came")
@@ -567,7 +548,9 @@ class Coordinator:
         if step is None and not table.flying:
             self.log.began = self.now
         version = self.step if step is None else step.number
-        work = checked_work(move.work, move.start.size, self.policy.name, accepted=self.accepts_work)
+        work = None
+        if move.work is not None:
+            work = checked_work(move.work, move.start.size, self.policy.name, accepted=self.accepts_work)
         return Actions(self._start("train", move.start, move.weights, version=version, work=work), step)
 
     def _enough(self, move: Move) -> Move:
@@ -668,7 +651,7 @@ class Coordinator:
             loss = loss if math.isfinite(loss) else math.nan
             outcome = replace(outcome, client=task.client, seconds=0.0, loss=loss, moment=None)
         self._check_sums_only([outcome])
-        self.vote([outcome])
+        self.widths.vote([outcome])
         moment = None if outcome.moment is None else self.task_table.width("moment")
         update = None if outcome.update is None else self.task_table.width("update")
         self.ledger.check([outcome], moment, update)
@@ -682,29 +665,6 @@ class Coordinator:
                     f"an update sketch of client {outcome.client!r} came, but with aggregation = 'sums' the server "
                     "sees no single updates: report without it"
                 )
-
-    def vote(self, outcomes: Sequence[Outcome]) -> None:
-        """Count the widths of moments and sketches in reports, and forget the facts of a width that is outvoted."""
-        for kind in self.widths.outvoted(self.ledger, self.task_table, outcomes):
-            self.forget_moments() if kind == "moment" else self.forget_updates()
-
-    def width(self, kind: WideKind) -> int | None:
-        """Return the width of the moments or sketches in use; None if there are none."""
-        return self.widths.in_use(self.ledger, self.task_table, kind)
-
-    def reporters(self, kind: WideKind) -> set[ClientId]:
-        """Return the clients with a moment or a sketch in the ledger or in an answer not yet used."""
-        return self.widths.holders(self.ledger, self.task_table, kind)
-
-    def forget_moments(self) -> None:
-        """Forget all feature moments, also in answers not yet used; clients are asked for them again."""
-        self.ledger.forget_moments()
-        self.task_table.forget("moment")
-
-    def forget_updates(self) -> None:
-        """Forget all update sketches, also in answers not yet used."""
-        self.ledger.forget_updates()
-        self.task_table.forget("update")
 
     def _fold(self, settled: list[tuple[Task, Outcome]]) -> None:
         """Fold outcomes into the ledger, grouped by the model version that each client trained from.
@@ -883,9 +843,23 @@ class Coordinator:
         self._expect("save")
 
     @classmethod
-    def restore(cls, path: str | Path, policy: Any = None, *, moments: MomentStore | None = None) -> Coordinator:
-        """Return the coordinator saved in the folder `path`; `policy` is only needed if it is not registered."""
-        return saving.restore(folder_of(path), policy, moments)[0]
+    def restore(
+        cls,
+        path: str | Path,
+        policy: Any = None,
+        *,
+        moments: MomentStore | None = None,
+        offers: Iterable[Need] | None = None,
+    ) -> Coordinator:
+        """Return the coordinator saved in the folder `path`.
+
+        Args:
+            path: folder of `save`.
+            policy: only needed if it is not registered.
+            moments: an empty store for feature moments; None = the default store.
+            offers: what the host offers now; None = what the saved coordinator was offered.
+        """
+        return saving.restore(folder_of(path), policy, moments, offers=offers)[0]
 
 
 def _whole(task: Any) -> int:

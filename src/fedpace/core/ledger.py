@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,14 @@ from fedpace._base.checks import (
     shown,
 )
 from fedpace._base.codec import ClientId, check_id
-from fedpace._base.errors import InputError
+from fedpace._base.errors import FedpaceError, InputError
 from fedpace.core.delay_estimator import DelayEstimator
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, check_outcomes, ordinary, valid_seconds
 from fedpace.core.settings import ShareRule
-from fedpace.core.step_bounds import clipped_sketches
 from fedpace.core.types import ASSUMED_COMPUTE, Accumulator, Need, Outcome, Settled
 from fedpace.moments.bank import MomentBank
 from fedpace.moments.store import MomentStore
-from fedpace.trust.bounds import Trust
+from fedpace.trust.bounds import SKETCH, Trust
 from fedpace.trust.limits import CLIP, WEIGHT_RATE
 
 
@@ -124,8 +124,44 @@ class Ledger:
 
     # -- joining and leaving ---------------------------------------------------------------------------------
 
-    def join(self, clients: Sequence[ClientId]) -> IntArray:
-        """Add clients and return their rows; raise InputError if an id is already in use."""
+    def join(
+        self,
+        clients: Sequence[ClientId],
+        *,
+        samples: Sequence[float] | None = None,
+        delays: Sequence[float] | FloatArray | None = None,
+        compute: Sequence[float] | FloatArray | None = None,
+        labels: ArrayLike | None = None,
+    ) -> IntArray:
+        """Add clients with their facts, and return their rows; one invalid value rejects them all.
+
+        The arguments are those of `Coordinator.join`.
+        """
+        for what, given in (("samples", samples), ("delays", delays), ("compute", compute), ("labels", labels)):
+            if given is not None and (count := len(listed(given, what))) != len(clients):  # type: ignore[arg-type]
+                raise InputError(f"{len(clients)} clients join with {count} {what}: give one for each")
+        counts = None if samples is None else float_array(samples, "samples", finite=False)
+        seconds = None if delays is None else float_array(delays, "delays", finite=False)
+        growing = None if compute is None else float_array(compute, "compute", finite=False)
+        if growing is not None and seconds is None:
+            raise InputError("compute is the part of delays that grows with the work: give delays too")
+        rows = self._add(clients)
+        try:
+            if counts is not None:
+                for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                    self.set_samples(row, count)
+            if labels is not None:
+                self.set_labels(rows, labels)
+            # Last: the delay estimator cannot unlearn a client that is then refused.
+            if seconds is not None:
+                self.set_delays(rows, seconds.tolist(), None if growing is None else growing.tolist())
+        except FedpaceError:
+            self.leave(clients)
+            raise
+        return rows
+
+    def _add(self, clients: Sequence[ClientId]) -> IntArray:
+        """Add clients without facts; raise InputError if an id is already in use."""
         first = len(self)
         seen: set[ClientId] = set()
         for client in clients:
@@ -247,8 +283,10 @@ class Ledger:
             update: the same for update sketches.
         """
         rows = self.rows(outcome.client for outcome in outcomes).tolist()
-        widths = self.moments.width or moment, self.width("updates") or update
-        check_outcomes(outcomes, lambda place: self.name(rows[place]), *widths, learn_delays=self.learn_delays)
+        if any(outcome.moment is not None for outcome in outcomes):
+            moment = self.moments.width or moment
+        update = self.width("updates") or update
+        check_outcomes(outcomes, lambda place: self.name(rows[place]), moment, update, learn_delays=self.learn_delays)
 
     def fold(
         self,
@@ -269,7 +307,7 @@ class Ledger:
         """
         at = self.rows(outcome.client for outcome in outcomes)
         rows: list[int] = at.tolist()
-        outcomes = clipped_sketches(self.trust, rows, outcomes, bounded, step + lag)
+        outcomes = _clipped_sketches(self.trust, rows, outcomes, bounded, step + lag)
         done = np.array([outcome.finished for outcome in outcomes], np.bool_)
         self._fold_facts(at, done, outcomes, step)
         moments = {row: o.moment for row, o in zip(rows, outcomes, strict=True) if o.moment is not None}
@@ -428,7 +466,7 @@ class Ledger:
 
     def load(self, ids: Sequence[ClientId], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore an empty ledger from the client ids and the result of `arrays`."""
-        self.join(ids)
+        self._add(ids)
         for name in FACTS:
             column = arrays.get(name)
             if column is None or column.shape != (len(ids),):
@@ -491,6 +529,30 @@ class Accumulated:
                 found = "nothing" if values is None else f"shape {values.shape}"
                 raise InputError(f"the saved ledger should hold {each.name!r} for {clients} clients, not {found}")
             self.values[each.name] = np.array(values, dtype=np.float64)
+
+
+def _clipped_sketches(
+    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId], step: int
+) -> Sequence[Outcome]:
+    """Return the outcomes with long update sketches clipped, except for `bounded` clients.
+
+    `StepBounds.clip` has clipped the updates of `bounded` clients, and the server computed their sketches itself.
+    """
+    if not trust.on:
+        return outcomes
+    sketches = {
+        place: np.asarray(outcome.update, dtype=np.float64)
+        for place, outcome in enumerate(outcomes)
+        if outcome.finished and outcome.update is not None and outcome.client not in bounded
+    }
+    with np.errstate(over="ignore"):
+        lengths = [float(np.linalg.norm(sketch)) for sketch in sketches.values()]
+    factors = trust.clip_factors([rows[place] for place in sketches], lengths, SKETCH, step=step)
+    long = {place: factor for place, factor in zip(sketches, factors.tolist(), strict=True) if factor < 1}
+    if not long:
+        return outcomes
+    shorter = {place: factor * sketches[place] if factor else None for place, factor in long.items()}
+    return [replace(o, update=shorter[place]) if place in shorter else o for place, o in enumerate(outcomes)]
 
 
 def fold_moments(trust: Trust, store: MomentStore, reported: Mapping[int, FloatArray]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ def restore(
     selector: Selector[Any] | None = None,
     moments: MomentStore | None = None,
     shell: Mapping[str, type] | None = None,
+    *,
+    offers: Iterable[Need] | None = None,
 ) -> tuple[Coordinator, dict[str, Any]]:
     """Return the coordinator that `save` wrote into `folder`, and the values of its `shell` by name.
 
@@ -72,6 +74,7 @@ def restore(
         selector: only needed if the scheme is not registered; must have the saved options.
         moments: an empty store for moments; None = the default store.
         shell: name -> type of each value that an object around the coordinator saved.
+        offers: what the host offers now; None = what the saved coordinator was offered.
     """
     from fedpace.core.coordinator import Coordinator
 
@@ -80,6 +83,7 @@ def restore(
     if found != FORMAT:
         came = f": it has format {found!r}, which this version of fedpace cannot read" if found else ""
         raise InputError(f"{folder / INDEX} is not a saved coordinator of format {FORMAT}{came}")
+    given = frozenset(Need) if offers is None else frozenset(offers)
     try:
         stored = read_npz(folder / Path(index["arrays"]).name)
         saved = index["selector"]
@@ -90,7 +94,7 @@ def restore(
             raise InputError(
                 f"the saved session ran {saved['name']} with {options}, but {selector!r} was given: give the same"
             )
-        coordinator = Coordinator(selector, decode(Settings, index["settings"]), moments=moments, offers=Need)
+        coordinator = Coordinator(selector, decode(Settings, index["settings"]), moments=moments, offers=given)
         coordinator.state = _decode_state(index["state"], coordinator.state)
         ids = [decode_id(client) for client in index["clients"]]
         tables = {name.removeprefix(LEDGER): table for name, table in stored.items() if name.startswith(LEDGER)}
@@ -98,6 +102,8 @@ def restore(
         departed = [(decode_id(client), numbers, taken) for client, numbers, taken in index["departed"]]
         coordinator.ledger.trust.departed.load(departed)
         coordinator.progress = decode(Progress, index["progress"], stored)
+        if offers is not None:
+            coordinator.progress.accepts_work = Need.WORK in given
         coordinator.task_table = TaskTable(decode(Packed, index["tasks"], stored))
         remembered = {name: decode(kind | None, index["shell"].get(name)) for name, kind in (shell or {}).items()}
     except FedpaceError:

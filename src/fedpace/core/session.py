@@ -216,7 +216,7 @@ class Session:
         if selection is None:
             raise OrderError("observe() came without a selection: call select() first")
         settled = settled_outcomes(selection, outcomes, self.coordinator.ledger)
-        self.coordinator.vote(settled)
+        self.coordinator.widths.vote(settled)
         self.coordinator.ledger.check(settled)
         self.coordinator.advance(now)
         tasks = {task.client: task.id for task in self.coordinator.tasks}

@@ -7,7 +7,7 @@ answer, and writes into the log of the step what was clipped, capped or left out
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from fedpace._base.checks import BoolArray, FloatArray, IntArray
 from fedpace.core.server_rule import Update, double, norm
 from fedpace.core.step_log import StepLog
 from fedpace.core.tasks import Step, Task
-from fedpace.core.types import ClientId, Cohort, Mode, Outcome, View
+from fedpace.core.types import ClientId, Cohort, Mode, View
 from fedpace.numerics.parts import LARGE
 from fedpace.trust.bounds import SKETCH, Sent, Trust
 
@@ -142,30 +142,6 @@ class StepBounds:
         sketches = sketches.copy()
         sketches[known] *= factors[:, None]
         return sketches
-
-
-def clipped_sketches(
-    trust: Trust, rows: Sequence[int], outcomes: Sequence[Outcome], bounded: Collection[ClientId], step: int
-) -> Sequence[Outcome]:
-    """Return the outcomes with long update sketches clipped, except for `bounded` clients.
-
-    `StepBounds.clip` has clipped the updates of `bounded` clients, and the server computed their sketches itself.
-    """
-    if not trust.on:
-        return outcomes
-    sketches = {
-        place: np.asarray(outcome.update, dtype=np.float64)
-        for place, outcome in enumerate(outcomes)
-        if outcome.finished and outcome.update is not None and outcome.client not in bounded
-    }
-    with np.errstate(over="ignore"):
-        lengths = [float(np.linalg.norm(sketch)) for sketch in sketches.values()]
-    factors = trust.clip_factors([rows[place] for place in sketches], lengths, SKETCH, step=step)
-    long = {place: factor for place, factor in zip(sketches, factors.tolist(), strict=True) if factor < 1}
-    if not long:
-        return outcomes
-    shorter = {place: factor * sketches[place] if factor else None for place, factor in long.items()}
-    return [replace(o, update=shorter[place]) if place in shorter else o for place, o in enumerate(outcomes)]
 
 
 def corrected_moments(cohort: Cohort, trust: Trust) -> tuple[dict[str, Any], dict[int, str]]:

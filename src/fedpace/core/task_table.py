@@ -162,11 +162,14 @@ class TaskTable:
             shown: clips the update sketches of answers in hand, given their clients.
         """
         flying, held = self.policy_tasks()
-        failed = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
+        lost = [self._answers[task][0] for task in sorted(self._lost)] if self._lost else []
+        failed = [task for task in lost if task.kind == POLICY_KIND]
+        at = rows([task.client for tasks in (flying, held, failed) for task in tasks])
+        answered = len(flying) + len(held)
         return (
-            _table(flying, rows),
-            _table(held, rows, partial(self._sketches, held, shown)),
-            _table([task for task in failed if task.kind == POLICY_KIND], rows),
+            _table(flying, at[: len(flying)]),
+            _table(held, at[len(flying) : answered], partial(self._sketches, held, shown)),
+            _table(failed, at[answered:]),
         )
 
     def _sketches(
@@ -209,17 +212,13 @@ def stacked(sketches: Sequence[FloatArray | None]) -> FloatArray | None:
     return np.array([blank if sketch is None else sketch for sketch in sketches], dtype=np.float64)
 
 
-def _table(
-    tasks: list[Task],
-    rows: Callable[[Iterable[ClientId]], IntArray],
-    tell: Callable[[], FloatArray | None] | None = None,
-) -> InFlight:
+def _table(tasks: list[Task], rows: IntArray, tell: Callable[[], FloatArray | None] | None = None) -> InFlight:
     if not tasks:
         return NOTHING if tell is None else replace(NOTHING, tell=tell)
-    ids, clients, _, steps, began, weights, *_, work = zip(*tasks, strict=True)  # fast: called after every answer
+    ids, _, _, steps, began, weights, *_, work = zip(*tasks, strict=True)  # fast: called after every answer
     return InFlight(
         np.array(ids, dtype=np.int64),
-        rows(clients),
+        rows,
         np.array(began, dtype=np.float64),
         np.array(steps, dtype=np.int64),
         np.array(weights, dtype=np.float64),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
@@ -141,13 +142,13 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 class Move:
     """A policy's decision: the coordinator does `apply` and `drop` first, then `start` with the new model."""
 
-    start: IntArray = field(default_factory=lambda: _NOBODY)
+    start: IntArray = field(default_factory=_NOBODY.copy)
     """Rows of the clients that get the model and start to train now."""
-    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
+    weights: FloatArray = field(default_factory=partial(np.zeros, 0))
     """Planned weight of each of them; `View.in_hand` shows it with the answer."""
     apply: Apply | None = None
     """None = no step: the model stays as it is."""
-    drop: IntArray = field(default_factory=lambda: _NOBODY)
+    drop: IntArray = field(default_factory=_NOBODY.copy)
     """Ids of tasks in flight to give up; used only together with `apply`."""
     wait: Wait = field(default_factory=Wait)
     mode: Mode = "average"

@@ -7,7 +7,7 @@ width that all clients must agree on, and for the warning about facts that nobod
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,8 @@ import numpy as np
 from fedpace._base.checks import BoolArray, FloatArray, IntArray, Naming, float_array, listed
 from fedpace._base.codec import ClientId
 from fedpace._base.errors import FedpaceWarning, InputError
-from fedpace.core.facts import KINDS, WideKind, width_of
-from fedpace.core.ledger import Ledger, filled
-from fedpace.core.task_table import TaskTable, stacked
+from fedpace.core.ledger import Ledger
+from fedpace.core.task_table import stacked
 from fedpace.core.tasks import Move, StepFacts, Task
 from fedpace.core.types import Cohort, InFlight, Mode, Need, Outcome, Probe, Report, Selection, View
 
@@ -127,17 +126,15 @@ def checked_facts(facts: StepFacts, answers: int, scheme: str) -> StepFacts:
     return found
 
 
-def checked_work(work: FloatArray | None, clients: int, scheme: str, *, accepted: bool) -> list[float]:
+def checked_work(work: FloatArray, clients: int, scheme: str, *, accepted: bool) -> list[float]:
     """Return the work of each task that starts; raise InputError if it is invalid, or not 1 where that is not accepted.
 
     Args:
-        work: (clients,) from the policy; None = 1 for all.
+        work: (clients,) from the policy.
         clients: number of tasks.
         scheme: name in errors.
         accepted: whether the host trains as much as a task says.
     """
-    if work is None:
-        return [1.0] * clients
     amounts = float_array(work, f"the work that {scheme} gives")
     if amounts.size != clients:
         raise InputError(f"{scheme} starts {clients} clients but gives {amounts.size} amounts of work: give one each")
@@ -242,58 +239,6 @@ def make_report(
         step_facts=step_facts or {},
         work=np.array([task.work for task, _ in settled], dtype=np.float64),
     )
-
-
-# -- widths ------------------------------------------------------------------------------------------------------------
-
-
-class Widths:
-    """The common width of moments and of update sketches, decided by a vote of the clients.
-
-    All moments must have the same width, and so must all sketches. If the first report decided, one client with a wrong
-    width would lock out all others. So the last report of each client is its vote. When more clients report another
-    width than hold the width in use, the stored facts are deleted and the new width is used. This class holds the votes
-    for widths other than those in use.
-    """
-
-    def __init__(self) -> None:
-        self._others: dict[WideKind, dict[ClientId, int]] = {kind: {} for kind in KINDS}
-
-    def forget(self, clients: Collection[ClientId]) -> None:
-        """Delete the votes of clients."""
-        for votes in self._others.values():
-            for client in clients:
-                votes.pop(client, None)
-
-    def outvoted(self, ledger: Ledger, table: TaskTable, outcomes: Sequence[Outcome]) -> Iterator[WideKind]:
-        """Count the widths in reports, and yield each kind of fact whose width in use is outvoted.
-
-        The caller must forget the facts of that kind before it takes the next.
-        """
-        for kind in KINDS:
-            votes = self._others[kind]
-            for outcome in outcomes:
-                told = getattr(outcome, kind)
-                if told is None or (came := width_of(told, kind)) is None:
-                    continue
-                if came == self.in_use(ledger, table, kind):
-                    votes.pop(outcome.client, None)
-                    continue
-                votes[outcome.client] = came
-                others = sum(width == came for width in votes.values())
-                if others > len(self.holders(ledger, table, kind) - {outcome.client}):
-                    yield kind
-                    self._others[kind] = votes = {}
-
-    def in_use(self, ledger: Ledger, table: TaskTable, kind: WideKind) -> int | None:
-        """Return the width in use, from the ledger or from answers in hand; None if there is none."""
-        known = ledger.moments.width if kind == "moment" else ledger.width("updates")
-        return table.width(kind) if known is None else known
-
-    def holders(self, ledger: Ledger, table: TaskTable, kind: WideKind) -> set[ClientId]:
-        """Return the clients with a moment or sketch of the width in use, in the ledger or in hand."""
-        known = ledger.moments.known if kind == "moment" else filled(ledger.tables.get("updates"), len(ledger))
-        return {*ledger.ids_of(np.flatnonzero(known)), *table.telling(kind)}
 
 
 # -- facts that nobody reports -----------------------------------------------------------------------------------------

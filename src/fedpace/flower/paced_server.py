@@ -59,8 +59,8 @@ class PacedServer(Federation):
         self._result: Result
         self._logged = (-math.inf, 0)
         """Real time and step of the last line of the log about steps."""
-        self._content = (-1, RecordDict())
-        """Version of the model in the current message content, and that content."""
+        self._content: RecordDict | None = None
+        """What all messages with the current model hold; None until the first of them is made."""
 
     def start(
         self,
@@ -117,6 +117,7 @@ class PacedServer(Federation):
         result = self._result = Result()
         result.arrays = self._arrays = initial_arrays if self._arrays is None else self._arrays
         self._server.share(unpacked(self._arrays))
+        self._content = None
         if done := self.coordinator.step:
             log.info("fedpace: %d steps are saved: continuing with step %d", done, done + 1)
         with self._server.run_context():
@@ -159,7 +160,7 @@ class PacedServer(Federation):
         """Apply a step; free clients get new tasks before the step is saved."""
         moved = self._server.apply(step)
         shared = self._server.shared
-        self._arrays = record(shared.arrays)
+        self._arrays, self._content = record(shared.arrays), None
         extra = {"names": self._node_names.bound or {}}
         entry = self._server.stepped(step, shared.arrays, moved=moved, extra=extra, transport=self._transport)
         if time.monotonic() >= self._logged[0] + LOG_EVERY:
@@ -222,11 +223,10 @@ class PacedServer(Federation):
         node = self._nodes.get(client)
         if node is None or self._arrays is None:
             return None
-        if self._content[0] != self.coordinator.step:
+        if self._content is None:
             config = ConfigRecord({**self._config, "server-round": self.coordinator.step + 1})
-            content = RecordDict({self._array_key: self._arrays, self._config_key: config})
-            self._content = (self.coordinator.step, content)
-        return Message(self._content[1], dst_node_id=node, message_type=MessageType.TRAIN, ttl=self._ttl)
+            self._content = RecordDict({self._array_key: self._arrays, self._config_key: config})
+        return Message(self._content, dst_node_id=node, message_type=MessageType.TRAIN, ttl=self._ttl)
 
     def _evaluate(self, evaluate_fn: Evaluate | None, result: Result) -> None:
         if evaluate_fn is None or self._arrays is None:

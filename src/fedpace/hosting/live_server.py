@@ -205,6 +205,7 @@ class Server:
         settings = live_settings(settings, {})
         if scheme.first_moments:
             settings = replace(settings, moments_every=0)
+        self._fixed_k: int | None = scheme.fixed_k
         self.secure = secure
         self.rule = server_step(scheme, rule)
         if secure is not None:
@@ -234,10 +235,9 @@ class Server:
             lambda: run_info(scheme, settings, self.rule, host.name, clock, self._robust),
             make_trackers(track),
         )
-        self.saved = self.files.load(scheme, settings)
+        self.saved = self.files.load(scheme, settings, host.offers)
         if self.saved is not None:
             self.coordinator = self.saved.coordinator
-            self.coordinator.progress.accepts_work = Need.WORK in host.offers
         coordinator = self.coordinator
         self._reader = ReplyReader(coordinator, host.remedies, host.log, loss_key)
         self._reader.sealed = secure is not None or encrypted
@@ -468,9 +468,9 @@ class Server:
     @contextmanager
     def _fitting(self) -> Iterator[None]:
         """Context manager: inside it, a scheme with k above the number of clients uses k = that number."""
-        policy, clients = self.coordinator.policy, len(self.coordinator)
-        scheme: Any = getattr(policy, "selector", policy)
-        if clients and (scheme.fixed_k or 0) > clients:
+        policy = self.coordinator.policy
+        if self._fixed_k and 0 < (clients := len(self.coordinator)) < self._fixed_k:
+            scheme: Any = getattr(policy, "selector", policy)
             smaller = replace(scheme, k=clients)
             self.coordinator.policy = smaller if scheme is policy else policy.of(smaller)
         try:

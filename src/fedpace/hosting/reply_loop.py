@@ -126,7 +126,11 @@ class ReplyReader:
         if task.kind == "probe":
             return reply, self._probed(task, reply, sent)
         moment = reply.note.moment if Need.MOMENT in task.facts else None
-        if Need.MOMENT in task.facts and moment is None and task.client not in self._coordinator.reporters("moment"):
+        if (
+            Need.MOMENT in task.facts
+            and moment is None
+            and task.client not in self._coordinator.widths.holders("moment")
+        ):
             self.warn_missing(task.client, Need.MOMENT)  # no warning if it sent one before: its privacy budget is spent
         if math.isnan(reply.loss):
             self.warn_missing(task.client, Need.LOSS)
@@ -139,8 +143,9 @@ class ReplyReader:
         """Return the outcome, without its moment if that has another width than the majority's moments."""
         if outcome.moment is None:
             return outcome
-        self._coordinator.vote([outcome])
-        width, came = self._coordinator.width("moment"), outcome.moment.shape[1]
+        widths = self._coordinator.widths
+        widths.vote([outcome])
+        width, came = widths.in_use("moment"), outcome.moment.shape[1]
         if width is None or width == came:
             return outcome
         self._log.warning(

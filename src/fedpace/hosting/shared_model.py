@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpace._base.checks import FloatArray
 from fedpace._base.errors import InputError
 from fedpace.core.aggregation import Aggregator, Applied, Trained
-from fedpace.core.server_rule import Answers, Gather, ServerRule
+from fedpace.core.server_rule import ServerRule
 from fedpace.core.sums import Opener, SumAggregator, SumsApplied
 from fedpace.core.tasks import Step
 from fedpace.hosting.replies import Arrays, buffer_lengths, flat, is_buffer
@@ -104,10 +104,6 @@ class SharedModel:
         """The state of the server rule."""
         return self._made.state
 
-    @state.setter
-    def state(self, state: Any) -> None:
-        self._made.state = state
-
     @property
     def _made(self) -> Aggregator | SumAggregator:
         return self.aggregator if hasattr(self, "aggregator") else self.sums
@@ -150,8 +146,9 @@ class SharedModel:
                 not hold every answer twice.
         """
         answers = iter(self._answers(step, trained, sent, steps, consume=consume))  # holds none that was taken
-        large = sum(self.arrays[key].size for key in self._parameters()) > LARGE
-        current = self._narrow(self.arrays) if large else self._flat(self.arrays)
+        names = self._parameters()
+        large = sum(self.arrays[key].size for key in names) > LARGE
+        current = self._narrow(self.arrays, self.arrays, names) if large else self._flat(self.arrays)
         applied = self.aggregator.apply(coordinator, step, current, answers)
         if applied.moved:
             total = sum(weight for _, weight in applied.step.answers)
@@ -203,18 +200,18 @@ class SharedModel:
         *,
         consume: bool = False,
     ) -> list[Trained]:
-        answers, parameters = [], self._parameters()
+        answers, names = [], self._parameters()
         starts: dict[int, NDArray[Any]] = {}  # one vector for all clients that received the same model
         for task, _ in step.answers:
             start = self.arrays if sent is None else sent[task.id]
             if id(start) not in starts:
-                starts[id(start)] = self._narrow(start)
+                starts[id(start)] = self._narrow(start, self.arrays, names)
             moved = {kind: lengths[0] for kind, lengths in buffer_lengths([(trained[task.id], start)]).items()}
             made = math.nan if steps is None else float(steps.get(task.id, math.nan))
             model = trained[task.id]
-            answers.append(Trained(task, self._narrow(model, start), starts[id(start)], moved, made))
+            answers.append(Trained(task, self._narrow(model, start, names), starts[id(start)], moved, made))
             if consume and isinstance(model, dict):
-                for name in parameters:
+                for name in names:
                     model.pop(name, None)
         return answers
 
@@ -241,19 +238,10 @@ class SharedModel:
             averaged: the averaged model; its buffers and new arrays are copied as they are.
             answers: (weight, trained model) of each client; some rules measure how far clients disagree.
         """
-        current = self._flat(self.arrays)
-        gather = Gather(self.rule, self._zero(), mean=False)
-        weighted = [(float(weight), trained) for weight, trained in answers]
-        total = sum(weight for weight, _ in weighted)
-        for weight, trained in weighted:
-            gather.add(self._flat(trained), current, weight / total if total else weight)
-        gathered = gather.answers()
-        if gathered is None:
+        trained = ((float(weight), self._flat(model)) for weight, model in answers)
+        vector = self.aggregator.apply_to_average(self._flat(self.arrays), self._flat(averaged), trained)
+        if vector is None:
             return self.arrays
-        update = self._flat(averaged) - current
-        mean = current + update if self.rule.takes & {"models", "mixture"} else None
-        answered = Answers(update, gathered.weights, mean, gathered.mean_square)
-        vector, self.state = self.rule.apply(self.state, current, answered)
         parameters = set(self._parameters())
         return self._put(vector, {key: np.asarray(array) for key, array in averaged.items() if key not in parameters})
 
@@ -283,12 +271,11 @@ class SharedModel:
         names, like = self._parameters(), otherwise or self.arrays
         return flat({key: _fitting(arrays, key, np.asarray(like[key])) for key in names}, names)
 
-    def _narrow(self, arrays: Arrays, otherwise: Arrays | None = None) -> NDArray[Any]:
+    def _narrow(self, arrays: Arrays, like: Arrays, names: list[str]) -> NDArray[Any]:
         """Return `_flat` in single precision if that is exact, which halves the memory of the answers in a step."""
-        names, like = self._parameters(), otherwise or self.arrays
         kinds = {np.asarray(each[key]).dtype for key in names for each in (arrays, like) if key in each}
         if not kinds <= {np.dtype(np.float32), np.dtype(np.float16)}:
-            return self._flat(arrays, otherwise)
+            return self._flat(arrays, like)
         found = np.empty(sum(np.asarray(self.arrays[key]).size for key in names), dtype=np.float32)
         start = 0
         for key in names:

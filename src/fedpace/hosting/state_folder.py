@@ -18,7 +18,7 @@ import secrets
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, replace
 from datetime import UTC, datetime
@@ -44,7 +44,7 @@ from fedpace._base.files import (
 from fedpace.core.coordinator import Coordinator
 from fedpace.core.server_rule import ServerRule
 from fedpace.core.settings import Settings
-from fedpace.core.types import Outcome, configuration
+from fedpace.core.types import Need, Outcome, configuration
 from fedpace.hosting.replies import Arrays
 from fedpace.records.run import (
     INFO,
@@ -286,8 +286,8 @@ def save_state(folder: Path, saved: Saved) -> None:
             stale.unlink(missing_ok=True)
 
 
-def load_state(folder: Path, policy: Any) -> Saved | None:
-    """Return the last saved state; None if there is none."""
+def load_state(folder: Path, policy: Any, offers: Iterable[Need]) -> Saved | None:
+    """Return the last saved state for a host that offers these facts; None if there is none."""
     if not (folder / INDEX).exists():
         return None
     index = read_json(folder / INDEX)
@@ -297,7 +297,7 @@ def load_state(folder: Path, policy: Any) -> Saved | None:
         stored = read_npz(folder / Path(index["model"]).name)
         reported = {name.removeprefix(UNSEEN): stored[name] for name in stored if name.startswith(UNSEEN)}
         return Saved(
-            coordinator=Coordinator.restore(folder / Path(index["session"]).name, policy),
+            coordinator=Coordinator.restore(folder / Path(index["session"]).name, policy, offers=offers),
             model={key: stored[f"model-{i}"] for i, key in enumerate(index["arrays"])},
             record=parse_round(index["entry"]),
             extra=dict(index["facts"]),
@@ -347,12 +347,12 @@ class StateFolder:
             self._last: Saved | None = None
             """The last saved state; written again if the folder was deleted."""
 
-    def load(self, scheme: Any, settings: Settings) -> Saved | None:
+    def load(self, scheme: Any, settings: Settings, offers: Iterable[Need]) -> Saved | None:
         """Return the state that an earlier server saved, or None; raise InputError if settings or records differ."""
         if self._folder is None:
             return None
         with self.released_on_error():
-            saved = load_state(self._folder, scheme)
+            saved = load_state(self._folder, scheme, offers)
             if saved is None:
                 return None
             found = saved.coordinator.settings

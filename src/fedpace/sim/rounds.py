@@ -82,6 +82,7 @@ class Simulation:
     ) -> None:
         fleet = fleet or Fleet()
         self.privacy = privacy or TrainingPrivacy()
+        self._opening = self.privacy.opening_seconds
         self.scheme, self.model = selector, model
         self.trainer = trainer = trainer_for(data.build(seed=seed), model, training or Training(), seed=seed)
         clients = trainer.data.clients
@@ -123,10 +124,10 @@ class Simulation:
         self.variates: ControlVariates | None = None
         if trainer.training.algorithm == "scaffold":
             self.variates = ControlVariates(trainer.zeros(len(trainer.initial)), self.coordinator.view().share)
-        rounds = self.coordinator.policy.rounds
+        self._in_rounds, self._sets_work = self.coordinator.policy.rounds, selector.sets_work
         tell_losses = not self.privacy.sums or getattr(selector, "reads_losses", False)
         self.clients = Clients(
-            trainer, self.engine, self.models, self.variates, rounds=rounds, seed=seed, tell_losses=tell_losses
+            trainer, self.engine, self.models, self.variates, rounds=self._in_rounds, seed=seed, tell_losses=tell_losses
         )
         self.groups: SimulatedGroups | None = None
         self._unusable = False
@@ -206,12 +207,12 @@ class Simulation:
                 self._pass_time()
         with one_thread():  # more threads would take cores from the workers
             losses, moved = self._step(due.step)
-        waited = self.events.waited if self.coordinator.policy.rounds else None
-        if opening := self.privacy.opening_seconds:
-            self.time.now += opening
-            waited = None if waited is None else waited + opening
+        waited = self.events.waited if self._in_rounds else None
+        if self._opening:
+            self.time.now += self._opening
+            waited = None if waited is None else waited + self._opening
         turn = self.coordinator.stepped(
-            self.time.now if opening else None,
+            self.time.now if self._opening else None,
             seconds=waited,
             facts=step_facts(self.aggregator.state),
         )
@@ -222,7 +223,7 @@ class Simulation:
 
     def _deliver(self) -> None:
         """Pass every answer or crash that is due by now to the coordinator."""
-        opened = self.coordinator.now  # what arrives while a sum is opened counts after it
+        opened = self.coordinator.now if self._opening else 0.0  # what arrives while a sum is opened counts after it
         for task, event in self.events.come(self.coordinator, self.time.now):
             if task.kind == "measure" and event.when == task.began:
                 self.coordinator.add_work(event.seconds)  # takes no virtual time, but counts as work
@@ -244,7 +245,7 @@ class Simulation:
     def _launch(self, due: Actions, tick: int) -> None:
         """Start tasks; each ends after its client's delay."""
         if due.tasks:
-            rounds, split = self.coordinator.policy.rounds, self.scheme.sets_work
+            rounds, split = self._in_rounds, self._sets_work
             self.events.add(draw_completion_times(due, self.time, tick, in_rounds=rounds, split=split))
 
     def _step(self, step: Step) -> tuple[list[float], bool]:
