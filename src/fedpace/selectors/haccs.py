@@ -42,8 +42,6 @@ from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 from fedpace.selectors._optimised import remember_last
 
-DISTANCES = ("euclidean", "hellinger")
-
 
 @dataclass(frozen=True)
 class Haccs(Scheme):

@@ -26,8 +26,6 @@ from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
-VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
-
 
 @dataclass(frozen=True)
 class PowerOfChoice(Scheme):

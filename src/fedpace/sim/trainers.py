@@ -191,10 +191,6 @@ class Trainer(ABC):
         """Return the client's full-batch gradient at `parameters`."""
         return self.gradients(parameters, [client])[0]
 
-    def local_loss(self, parameters: Vector, client: int, *, samples: int = 0, step: int = 0) -> float:
-        """Return one client's training loss at `parameters`; see `local_losses`."""
-        return self.local_losses(parameters, [client], samples=samples, step=step)[0]
-
     def evaluate(self, parameters: Vector) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""
         return self.total_score(self.score_chunk(parameters, chunk) for chunk in range(self.test_chunks))
