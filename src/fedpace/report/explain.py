@@ -78,7 +78,7 @@ class Explanation:
     mean_weight: float | None
     """Over the rounds in which it was chosen."""
     influence: float
-    """Its part of all weight, averaged over rounds: 1 / clients where everybody counts the same."""
+    """Its part of all weight, averaged over rounds: 1 / clients where all clients count the same."""
     typical_chosen: float
     """Rounds in which the median client was chosen."""
     by_chance: bool

@@ -515,7 +515,7 @@ class CohortMap:
 
 
 def cohort_map(run: RunRecord) -> CohortMap | None:
-    """Return the map of a run; None where nobody was ever chosen."""
+    """Return the map of a run; None if no client was ever chosen."""
     played = [current for current in run.rounds if current.number > 0]
     order = _by_delay(run)
     if not order or not any(current.clients for current in played):

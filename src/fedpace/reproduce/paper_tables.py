@@ -303,7 +303,7 @@ def constant_table(request: Request, results: ReproducedResults) -> ReportTable:
 
 
 def fastest(seconds: Mapping[str, float | None]) -> str | None:
-    """Return who took least; None where nobody arrived."""
+    """Return the scheme that took least time; None if no scheme reached the target."""
     arrived = {label: value for label, value in seconds.items() if value is not None}
     return min(arrived, key=arrived.__getitem__) if arrived else None
 

@@ -1,4 +1,4 @@
-"""Helpers of server rules with a table of clients: who still counts, and how a robust rule combines the table."""
+"""Helpers of server rules with a table of clients: which clients still count, and how a robust rule combines the table."""
 
 from __future__ import annotations
 
