@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpace._base.errors import InputError
-from fedpace.delays.correlation import correlated, outlying, rarity, reorder_by
+from fedpace.delays.correlation import correlated, holding, outlying, rarity, reorder_by
 from fedpace.delays.lognormal import LognormalDelays
 
 
@@ -67,6 +67,7 @@ def test_rare_classes_score_high() -> None:
     score = rarity(labels)
     assert list(np.argsort(score)[-2:]) == [2, 3]
     assert score[4] == score.min()
+    np.testing.assert_allclose(holding(labels, [1, 2]), [0, 4 / 9, 1, 1, 0])
 
 
 def test_bad_input() -> None:
@@ -80,6 +81,8 @@ def test_bad_input() -> None:
         reorder_by([], [], strength=1.0)
     with pytest.raises(InputError, match="counts of at least 0, but -1 came"):
         rarity([[1, -1]])
+    with pytest.raises(InputError, match=r"classes must be numbers in 0..1"):
+        holding([[1, 1]], [2])
 
 
 def test_the_few_clients_with_other_features_score_highest() -> None:

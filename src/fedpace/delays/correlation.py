@@ -117,6 +117,15 @@ def rarity(labels: ArrayLike) -> FloatArray:
     return np.where(size > 0, score, score[size > 0].min() if (size > 0).any() else 0.0)
 
 
+def holding(labels: ArrayLike, classes: Sequence[int]) -> FloatArray:
+    """(n,) fraction of a client's samples in `classes`; use it for data in which no class is rare."""
+    counts = _counts(labels)
+    wanted = np.asarray(classes, dtype=np.int64)
+    if not wanted.size or wanted.min() < 0 or wanted.max() >= counts.shape[1]:
+        raise InputError(f"classes must be numbers in 0..{counts.shape[1] - 1}, but {list(classes)!r} came")
+    return np.asarray(counts[:, wanted].sum(axis=1) / np.maximum(counts.sum(axis=1), 1.0))
+
+
 def outlying(inputs: Sequence[NDArray[Any]]) -> FloatArray:
     """(n,) each client's position on the axis along which clients' features differ most; for data without classes.
 
