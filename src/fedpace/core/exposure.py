@@ -3,7 +3,7 @@
 An update enters the sum in which it is opened. With a memory on the clients, it enters another sum later, as the offset
 that the client's next answer replaces, and then with other clients. A server that keeps all sums can combine them; a
 combination in which all clients but one cancel tells about that client. `Exposure` finds such combinations by linear
-algebra, from the list of clients in each sum and their factors. It needs no update, so the server itself can avoid them.
+algebra, from the clients in each sum and their factors. It needs no update, so the server itself can avoid them.
 
 Sums of numbers (lengths, squares, products, losses) are simpler: each number belongs to one answer and enters one sum,
 so no two sums have a number in common. It is enough that no sum is about one client.

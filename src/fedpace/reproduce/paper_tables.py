@@ -48,7 +48,7 @@ class SeedOutcome:
 
     @staticmethod
     def of(record: RunRecord, target: float | None = None, key: str = "") -> SeedOutcome:
-        """Return what a record says of its target, or of an easier one."""
+        """Return whether and when a run reached its target, or an easier one."""
         reached = record.reached
         if target is not None:
             met = (now for now in record.evaluated if meets(now.metric, target, record.info.direction))

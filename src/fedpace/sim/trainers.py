@@ -133,7 +133,7 @@ class Trainer(ABC):
         """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of client i.
 
         `work` are multiples of the configured local training, in units of local steps, at least one step; None = 1. A
-        fraction ends within an epoch, a multiple goes on with further epochs.
+        fraction ends within an epoch, a multiple continues with further epochs.
 
         To train clients on different versions of the model together, pass one row of `parameters` and one `step` per
         client.
