@@ -32,7 +32,7 @@ define install
 { $(PIP) $(1); echo $$? > $(VENV)/.status; } | $(TELL); exit `cat $(VENV)/.status`
 endef
 
-.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-flwr-datasets test-ray test-browser coverage docs image dist evidence bench bench-peers lint unit clean constraints help
+.PHONY: setup demo test test-slow test-deep test-flower test-nvflare test-flwr-datasets test-mlflow test-ray test-browser coverage docs image dist evidence bench bench-peers lint unit clean constraints help
 
 help:            ## show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -88,6 +88,15 @@ test-flwr-datasets: .venv-flwr-datasets/.installed  ## partitions of Flower Data
 		-e '.[light,flwr-datasets]' scikit-learn pytest hypothesis
 	@touch $@
 
+test-mlflow: .venv-mlflow/.installed  ## a real MLflow server on loopback, which needs more than the client
+	$(ONE_THREAD) .venv-mlflow/bin/python -m pytest -v -m mlflow tests/tracking
+
+.venv-mlflow/.installed: pyproject.toml
+	@test -x .venv-mlflow/bin/python || $(PYTHON) -m venv .venv-mlflow
+	@.venv-mlflow/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) \
+		-e '.[light,mlflow]' mlflow scikit-learn pytest hypothesis
+	@touch $@
+
 test-ray: setup  ## Ray for real: killed workers, a cluster of two nodes
 	$(ONE_THREAD) $(BIN)/python -m pytest -v -m ray tests/sim/test_ray_engine.py
 
@@ -138,4 +147,4 @@ constraints:     ## rewrite constraints.txt from the current .venv
 	@mv constraints.tmp constraints.txt
 
 clean:           ## remove what make created
-	rm -rf $(VENV) .venv-peers .venv-flwr-datasets runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers .venv-flwr-datasets .venv-mlflow runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

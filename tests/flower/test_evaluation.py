@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 from flower_fleet import fleet, start
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAvg
 
 from fedpace.flower import PacedServer, PacedStrategy
+from fedpace.flower.evaluation import NodeEvaluation
 from fedpace.records.run import read_info, read_run
 
 OPTIONS = {"clock": "reported", "k": 3}
@@ -101,12 +103,52 @@ def test_without_rounds_a_sample_of_free_nodes_evaluates(flower, tmp_path, caplo
     assert "2 clients, training loss 0.5" in caplog.text
 
 
-@pytest.mark.parametrize(("options", "count"), [({}, 5), ({"evaluate_nodes": 2}, 2), ({"evaluate_nodes": 0}, 0)])
-def test_evaluation_costs_no_more_than_is_said(flower, options, count):
-    """Five nodes, and not again within a minute of the server's clock."""
+@pytest.mark.parametrize(("options", "count"), [({}, 10), ({"evaluate_nodes": 2}, 4), ({"evaluate_nodes": 0}, 0)])
+def test_evaluation_costs_no_more_than_is_said(flower, options, count, tmp_path):
+    """Five nodes at the start, five at the end, and none in between if all is over within five seconds."""
     grid = templates(flower, 8)
-    PacedServer("fedbuff", buffer=2).start(grid, start(flower), 6, **options)
+    PacedServer("fedbuff", buffer=2, state=tmp_path).start(grid, start(flower), 6, **options)
     assert len(evaluated(grid)) == count
+    if count:
+        assert read_run(tmp_path).rounds[-1].metric is not None, "the last model was evaluated"
+
+
+def test_evaluations_are_dense_at_first_and_leave_nodes_nine_tenths_of_their_time(flower, monkeypatch):
+    clock, sent = [0.0], []
+    monkeypatch.setattr("fedpace.flower.evaluation.time.monotonic", lambda: clock[0])
+
+    def began(seconds, most):
+        """Return when evaluations began, if each takes so many seconds."""
+        grid = templates(flower, 1)
+        pull = grid.pull_messages
+        grid.pull_messages = lambda ids: pull(ids) if clock[0] >= times[-1] + seconds else []
+        clock[0], times = 0.0, []
+        one = NodeEvaluation(
+            1, None, 60, ConfigRecord(), weight_key="num-examples", array_key="arrays", config_key="config"
+        )
+        while clock[0] < most:
+            before = one.pending
+            if not before:
+                sent[:] = evaluated(grid)
+                times.append(clock[0])
+            one.update(grid, {"a": 10}, lambda name: True, start(flower), 0, clock[0], np.random.default_rng(0))
+            if not before and len(evaluated(grid)) == len(sent):
+                times.pop()
+            clock[0] += 0.25
+        return times
+
+    assert began(0.25, 20)[:4] == [0, 5, 10, 15]
+    assert began(3.0, 100) == [0, 30, 60, 90]
+    assert began(20.0, 130) == [0, 60, 120]
+
+
+def test_clients_that_cannot_evaluate_do_not_hold_the_end_up(flower, caplog):
+    grid = flower.grid()
+    for number in range(4):
+        grid.add(10 + number, template(flower, number, fails=True), **{"partition-id": number})
+    with caplog.at_level(logging.INFO, "flwr"):
+        PacedServer("fedbuff", buffer=2).start(grid, start(flower), 3)
+    assert "within a minute" not in caplog.text
 
 
 def test_nodes_do_not_evaluate_where_the_server_does(flower):

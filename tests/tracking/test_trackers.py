@@ -44,6 +44,7 @@ def compared(track, **more):
         schemes=SCHEMES,
         seeds=1,
         rounds=ROUNDS,
+        training=fedpace.Training(arithmetic="numpy"),
         track=track,
         out="out",
         progress=False,
@@ -84,16 +85,18 @@ def check_mlflow(uri, runs):
         assert tracked.data.tags["fedpace.status"] == run.info.status
 
 
-def test_mlflow_in_a_local_database(here):
+@pytest.mark.mlflow
+def test_mlflow_in_its_default_place_a_local_database(here):
+    """In the environment of `make test-mlflow` or with the extra alone, as users have it."""
     pytest.importorskip("mlflow")
-    uri = f"sqlite:///{here}/mlflow.db"
-    check_mlflow(uri, compared(f'mlflow(uri="{uri}")'))
+    check_mlflow(f"sqlite:///{here}/mlflow.db", compared("mlflow"))
 
 
-@pytest.mark.slow
-def test_mlflow_server(here):
+@pytest.fixture
+def server(here):
+    """The address of a real MLflow server, which ends with the test."""
     pytest.importorskip("mlflow")
-    pytest.importorskip("flask", reason="mlflow-skinny has no server without Flask")
+    pytest.importorskip("flask", reason="mlflow-skinny has no server: `make test-mlflow` installs one")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -105,7 +108,7 @@ def test_mlflow_server(here):
         "--artifacts-destination",
         str(here / "artifacts"),
     ]
-    with Path("server.log").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as server:
+    with Path("server.log").open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as started:
         try:
             until = time.monotonic() + 120
             while True:
@@ -113,12 +116,38 @@ def test_mlflow_server(here):
                     urllib.request.urlopen(f"{uri}/health", timeout=5).close()
                     break
                 except OSError:
-                    assert server.poll() is None, Path("server.log").read_text()[-2000:]
+                    assert started.poll() is None, Path("server.log").read_text()[-2000:]
                     assert time.monotonic() < until
                     time.sleep(0.5)
-            check_mlflow(uri, compared(f'mlflow(uri="{uri}")'))
+            yield uri
         finally:
-            server.terminate()
+            started.terminate()
+
+
+@pytest.mark.mlflow
+@pytest.mark.slow
+def test_simulated_runs_on_an_mlflow_server(server):
+    check_mlflow(server, compared(f'mlflow(uri="{server}")'))
+
+
+@pytest.mark.mlflow
+@pytest.mark.slow
+def test_a_server_of_ones_own_on_an_mlflow_server(server, monkeypatch):
+    """The address may come from MLflow's own variable."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    session = fedpace.Session(fedpace.make_selector("random", k=2), warmup="lazy")
+    session.join(["a", "b", "c"])
+    with fedpace.Tracking("mlflow", TrackedRun("mine", "own data", {"lr": 0.1})) as tracking:
+        for number in range(3):
+            chosen = session.select().clients
+            session.observe([fedpace.Outcome(client, seconds=1.0) for client in chosen])
+            tracking.log(number, {"clients": len(chosen), "loss": 1 / (1 + number)})
+    client, found = mlflow_runs(server)
+    tracked = found["mine"]
+    losses = {point.step: point.value for point in client.get_metric_history(tracked.info.run_id, "loss")}
+    assert losses == pytest.approx({number: 1 / (1 + number) for number in range(3)})
+    assert tracked.data.metrics["clients"] == 2
+    assert (tracked.info.status, tracked.data.params["lr"]) == ("FINISHED", "0.1")
 
 
 def wandb_records(path):

@@ -326,8 +326,8 @@ class Table(Options):
         if target.values is not None and not target.flags and target.whole and distinct <= MAX_AMBIGUOUS_CLASSES:
             shown = ", ".join(target.words[:5]) + (", ..." if distinct > 5 else "")
             raise InputError(
-                f"{target.where}: the whole numbers {shown} could be classes or amounts: say task = "
-                '"classification" or task = "regression"'
+                f"{target.where}: the whole numbers {shown} could be classes or amounts: add task = "
+                '"classification" or task = "regression" to the options of the data'
             )
         return target.values is None or target.flags
 

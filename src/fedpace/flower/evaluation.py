@@ -17,6 +17,12 @@ from fedpace.hosting.replies import short
 
 log = logging.getLogger("flwr")
 
+LEAST_EVERY, MOST_EVERY = 5.0, 60.0
+"""Least and most seconds between evaluations by nodes, if the caller gives none."""
+SHARE = 0.1
+"""Then the pause is at least as long as lets a node of the sample evaluate for a tenth of its time, and a tenth of the
+time that has passed: curves of short runs need more points than one per minute."""
+
 
 def metrics_of(message: Message) -> dict[str, Any]:
     """Return the metrics in a message; empty if it has none."""
@@ -71,7 +77,8 @@ class NodeEvaluation:
 
     Args:
         size: number of nodes that evaluate together; 0 = none.
-        every: least seconds from the start of one evaluation to the start of the next.
+        every: least seconds from the start of one evaluation to the start of the next. None = 5 to 60: a tenth of the
+            time that has passed, and ten times as long as nodes take to evaluate.
         timeout: seconds after which a node without a reply is left out.
         config: sent with the model.
         weight_key, array_key, config_key: names of the records in messages.
@@ -80,7 +87,7 @@ class NodeEvaluation:
     def __init__(
         self,
         size: int,
-        every: float,
+        every: float | None,
         timeout: float,
         config: ConfigRecord,
         *,
@@ -91,10 +98,12 @@ class NodeEvaluation:
         self.size, self._every, self._timeout, self._config = size, every, timeout, config
         self._weight_key, self._array_key, self._config_key = weight_key, array_key, config_key
         self._began = -math.inf
+        self._took: list[float] = []
+        """Seconds from asking a node of the last sample to its reply."""
         self._wanted: set[str] = set()
         """Nodes of the sample that were not asked yet."""
         self._asked: dict[str, tuple[str, float]] = {}
-        """Message id -> node that was asked, and when to stop waiting for it."""
+        """Message id -> node that was asked, and when."""
         self._replies: list[Message] = []
         self.step = 0
         """Step of the oldest model that was evaluated in the current sample."""
@@ -103,6 +112,22 @@ class NodeEvaluation:
     def busy(self) -> set[str]:
         """Names of the nodes that evaluate now."""
         return {name for name, _ in self._asked.values()}
+
+    @property
+    def pending(self) -> bool:
+        """Whether nodes of the sample have still to answer."""
+        return bool(self._wanted or self._asked)
+
+    def _pause(self, now: float) -> float:
+        if self._every is not None:
+            return self._every
+        took = float(np.mean(self._took)) if self._took else 0.0
+        return min(MOST_EVERY, max(LEAST_EVERY, SHARE * now, took / SHARE))
+
+    def drop(self) -> None:
+        """Give up the sample that is asked now."""
+        self._wanted, self._asked = set(), {}
+        self._began = -math.inf
 
     def update(
         self,
@@ -125,25 +150,28 @@ class NodeEvaluation:
             now: seconds on the server's clock.
             rng: draws the sample.
         """
-        if not self._wanted and not self._asked:
-            if now < self._began + self._every or not nodes:
+        if not self.pending:
+            if now < self._began + self._pause(now) or not nodes:
                 return None
             names = sorted(nodes)
             drawn = rng.choice(len(names), size=min(self.size, len(names)), replace=False)
             self._wanted, self._began, self.step, self._replies = {names[i] for i in drawn}, now, step, []
+            self._took = []
         self._wanted &= nodes.keys()
         if asked := sorted(name for name in self._wanted if free(name)):
             config = ConfigRecord({**self._config, "server-round": step})
             content = RecordDict({self._array_key: arrays, self._config_key: config})
             made = [Message(content, dst_node_id=nodes[n], message_type=MessageType.EVALUATE) for n in asked]
-            until = time.monotonic() + self._timeout
-            self._asked |= {i: (n, until) for i, n in zip(push(grid, made), asked, strict=True) if i}
+            began = time.monotonic()
+            self._asked |= {i: (n, began) for i, n in zip(push(grid, made), asked, strict=True) if i}
             self._wanted -= set(asked)
         for reply in pull(grid, self._asked) if self._asked else ():
-            if self._asked.pop(reply.metadata.reply_to_message_id, None) is not None:
+            if (found := self._asked.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                self._took.append(time.monotonic() - found[1])
                 self._replies.append(reply)
-        self._asked = {i: (name, until) for i, (name, until) in self._asked.items() if time.monotonic() < until}
-        if self._wanted or self._asked:
+        late = time.monotonic() - self._timeout
+        self._asked = {i: (name, began) for i, (name, began) in self._asked.items() if began > late}
+        if self.pending:
             return None
         replies, self._replies = self._replies, []
         return self._mean(replies)

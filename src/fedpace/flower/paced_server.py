@@ -31,8 +31,8 @@ log = logging.getLogger("flwr")
 
 EVALUATING_NODES = 5
 """Nodes that evaluate the model together, if the server does not evaluate it itself."""
-EVALUATE_EVERY = 60.0
-"""Least seconds from one evaluation on nodes to the next."""
+LAST_EVALUATION_SECONDS = 60.0
+"""Most seconds that the server waits at its end for nodes that evaluate the last model."""
 LOG_EVERY = 2.0
 """Least real seconds between two lines of the log about steps."""
 NODE_POLL_SECONDS = 3.0
@@ -88,23 +88,24 @@ class PacedServer(Federation):
             evaluate_fn: called with the step number and the model before the first step and after steps. Nodes keep
                 training meanwhile, but their replies wait.
             seconds: stop after the first step at which this many seconds have passed, including those before a restart.
-            evaluate_every: least seconds between evaluations; None = 0 for `evaluate_fn`, 60 for nodes.
+            evaluate_every: least seconds between evaluations; None = 0 for `evaluate_fn`; for nodes 5 to 60, a tenth of
+                the time that has passed and ten times as long as nodes take to evaluate.
             evaluate_nodes: number of randomly drawn nodes that evaluate the model together. Each of them gets no
                 training task while it evaluates: with 5 nodes once per minute, and 6 seconds per evaluation, that costs
                 30 seconds of one node per minute. None = 5 without `evaluate_fn`, 0 with it. The means of their metrics
-                are recorded with the next step, and are in the result's `evaluate_metrics_clientapp`.
+                are recorded with the next step, and are in the result's `evaluate_metrics_clientapp`. After the last
+                step the server waits up to a minute for them to evaluate the last model.
         """
         check(grid)
         above(seconds, 0, "seconds")
         if evaluate_nodes is None:
             evaluate_nodes = 0 if evaluate_fn else EVALUATING_NODES
         at_least(evaluate_nodes, 0, "evaluate_nodes")
-        node_pause = EVALUATE_EVERY if evaluate_every is None else evaluate_every
         pause = evaluate_every or 0.0
         at_least(pause, 0, "evaluate_every")
         self._evaluation = NodeEvaluation(
             evaluate_nodes,
-            node_pause,
+            evaluate_every,
             timeout,
             ConfigRecord() if evaluate_config is None else evaluate_config,
             weight_key=self._weight_key,
@@ -135,6 +136,7 @@ class PacedServer(Federation):
                 if last or self._server.loop.now >= evaluated + pause:
                     self._evaluate(evaluate_fn, result)
                     evaluated = self._server.loop.now
+            self._evaluate_the_last_model()
         return result
 
     def _next_step(self) -> Step | None:
@@ -184,11 +186,27 @@ class PacedServer(Federation):
         self._evaluate_on_nodes()
         return self._nodes.keys() - self._evaluation.busy
 
-    def _evaluate_on_nodes(self) -> None:
+    def _evaluate_the_last_model(self) -> None:
+        """Wait until nodes have evaluated the model of the last step, so that the record ends with its metrics."""
+        step = self.coordinator.step
+        if not step or self._arrays is None or not self._evaluation.size:
+            return
+        until = time.monotonic() + LAST_EVALUATION_SECONDS
+        self._evaluation.drop()
+        self._evaluate_on_nodes(working=set())
+        while self._evaluation.pending:
+            if time.monotonic() >= until:
+                log.info("fedpace: the last model has no evaluation: nodes did not answer within a minute")
+                return
+            time.sleep(POLL_SECONDS)
+            self._evaluate_on_nodes(working=set())
+
+    def _evaluate_on_nodes(self, working: set[str] | None = None) -> None:
         """Let free nodes of the sample evaluate the model, and record the means when all have answered."""
         if self._arrays is None or not self._evaluation.size:
             return
-        working = {str(task.client) for task in self.coordinator.tasks}
+        if working is None:
+            working = {str(task.client) for task in self.coordinator.tasks}
         step, now = self.coordinator.step, self._server.loop.now
         rng = stream(self.coordinator.settings.seed, "evaluating nodes", step)
         found = self._evaluation.update(

@@ -233,7 +233,7 @@ def work_chart(comparison: Comparison, *, seeds: bool = True) -> Chart | None:
     """Return client work against time: a large mark per scheme and, with `seeds`, a small one per seed.
 
     Both are counted until the target is held, or to the end of a run that does not hold it: then the mark is hollow.
-    None if no run records its work.
+    None if no run records its work, or if there is one run only: a single mark shows nothing.
     """
     look = looks(comparison)
     series: list[Series] = []
@@ -263,7 +263,7 @@ def work_chart(comparison: Comparison, *, seeds: bool = True) -> Chart | None:
                 hover="%{x:,.4~r} s, %{y:,.4~r} s of client work",
             )
         )  # fmt: skip
-    if not series:
+    if sum(len(each.x) for each in series) < 2:
         return None
     spaced = [_spaced(np.concatenate([getattr(each, name) for each in series])) for name in "xy"]
     return Chart(

@@ -318,7 +318,10 @@
       field.value = Number(toTime(Number(range.value)).toPrecision(3));
       tell(Number(field.value));
     });
-    field.value = Number(Math.min(...ends).toPrecision(3));
+    // Rounded up, because a curve may rise at the very last instant.
+    const end = Math.min(...ends);
+    const unit = Math.pow(10, Math.floor(Math.log10(end)) - 2);
+    field.value = Number((Math.ceil(end / unit) * unit).toPrecision(3));
     range.value = toPlace(Number(field.value));
     tell(Number(field.value));
   }
