@@ -9,18 +9,15 @@ clients, and slow clients contribute whenever they answer.
 - When to step. A step made t seconds after the last one, with relative squared error rho, brings progress 1 - rho. The
   server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers to the current
   model, at their expected arrival times.
-- Error. An update of client i differs from its prediction by e_i, of variance sigma_i^2: the variance between clients'
-  updates, times the part of it that the memory does not explain if the client was heard before. Of this, tau_i^2 is
-  noise. The rest is what a client that was never heard holds and nobody else does: an error where its answer stands for
-  others, but not where it stands for the client itself. Let F be the clients that answered, W their share of the
-  weight, and g the mean distance that the model moved since the clients' last answers. Then
+- Error. Client i errs by its own sigma_i^2: the variance between clients' updates, times the part of it that the memory
+  does not explain if the client was heard before. Let F be the clients that answered, W their share of the weight, and
+  g the mean distance that the model moved since the clients' last answers. Then
 
-      rho = (1 - W) (1 - W + 2 c) / sum_F sigma_i^-2  +  sum_F w_i^2 tau_i^2  +  (drift g (1 - W))^2 / |u|^2,
+      rho = (1 - W^2) / sum_F sigma_i^-2  +  sum_F w_i^2 sigma_i^2  +  (drift g (1 - W))^2 / |u|^2.
 
-  with c = sum_F w_i tau_i^2 / sigma_i^2. The first two terms have weights a_i proportional to sigma_i^-2. The last term
-  is the error of the memory. It is the safeguard: the further the model moves without hearing from most of the weight,
-  the more clients must answer before the next step. It does not need late answers: until they show the drift, the worst
-  case counts.
+  The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
+  It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
+  before the next step. It does not need late answers: until they show the drift, the worst case counts.
 - First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
   answers.
 - Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.
@@ -280,24 +277,17 @@ class PaceAsync(Scheme):
         variance = state.disagreement
         if not variance > 0:
             variance = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
-        variance = min(variance, LARGEST_ERROR)
         heard = self._remembered(state, view)
-        squares = np.where(heard[rows], state.disagreement_left, 1.0) * variance
+        squares = np.where(heard[rows], state.disagreement_left, 1.0) * min(variance, LARGEST_ERROR)
         squares = np.clip(squares, LEAST_ERROR, LARGEST_ERROR)
-        own = np.minimum(squares, max(state.disagreement_left * variance, LEAST_ERROR))
         shares = view.share[rows]
         everybody = float(view.share[heard].sum()) + np.cumsum(np.where(heard[rows], 0.0, shares))
-
-        def part(sums: FloatArray, of: FloatArray = everybody) -> FloatArray:
-            return np.divide(sums, of, out=np.zeros(rows.size), where=of > 0)
-
-        spoken = np.minimum(part(np.cumsum(shares)), 1.0)
-        silent = 1 - spoken
-        both = part(np.cumsum(shares * own / squares))
-        noise = silent * (silent + 2 * both) / np.cumsum(1.0 / squares)
-        noise += part(np.cumsum(shares**2 * own), everybody**2)
+        spoken = np.divide(np.cumsum(shares), everybody, out=np.zeros(rows.size), where=everybody > 0)
+        spoken = np.minimum(spoken, 1.0)
+        own = np.divide(np.cumsum(shares**2 * squares), everybody**2, out=np.zeros(rows.size), where=everybody > 0)
+        noise = (1 - spoken**2) / np.cumsum(1.0 / squares) + own
         moved = state.reach_spent * self._unheard(view, rows, heard)
-        return _Errors(squares, noise + state.memory_error * silent**2 + moved**2)
+        return _Errors(squares, noise + state.memory_error * (1 - spoken) ** 2 + moved**2)
 
     @staticmethod
     def _unheard(view: View, rows: IntArray, heard: BoolArray) -> FloatArray:
