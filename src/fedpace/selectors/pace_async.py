@@ -92,9 +92,18 @@ class AsyncState:
     max_in_flight: int = 0
     """Largest number of clients in flight until the next step; 0 = not decided yet."""
     plan_at_answers: int = 0
-    """Number of answers to the current model at which to plan again."""
+    """Number of answers in hand at which to plan again."""
     plan_at_time: float = 0.0
     """Time at which to plan again even with fewer answers."""
+
+
+class _Old(NamedTuple):
+    """How old the memory is after the next 0, 1, 2, ... answers, as parts of how old it is now."""
+
+    age: FloatArray
+    """(k,) mean age over all clients, if answers to the current model do not count."""
+    unheard: FloatArray
+    """(k,) mean age over all clients, where clients that answered the current model count 0."""
 
 
 class _Errors(NamedTuple):
@@ -102,8 +111,10 @@ class _Errors(NamedTuple):
 
     squares: FloatArray
     """(k,) each client's own squared error."""
-    totals: FloatArray
-    """(k,) rho of a step with the first 1, 2, ... clients."""
+    noise: FloatArray
+    """(k,) the part of rho of a step with the first 1, 2, ... clients that their noise causes."""
+    silent: FloatArray
+    """(k,) share of the clients that do not answer."""
 
     def weights(self, count: int) -> FloatArray:
         """(count,) the best weights for the first `count` clients."""
@@ -119,7 +130,7 @@ class _Plan:
     """rho of a step with the fresh answers in hand."""
     now: bool
     answers: int = 0
-    """Number of fresh answers at which to plan again."""
+    """Number of answers in hand at which to plan again."""
     seconds: float = 0.0
     """Longest time to wait for them."""
 
@@ -181,7 +192,7 @@ class PaceAsync(Scheme):
         """Step if waiting does not pay, and start the idle clients."""
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
-        due = fresh.size >= state.plan_at_answers or view.now >= state.plan_at_time or all_answered(view, fresh)
+        due = len(hand) >= state.plan_at_answers or view.now >= state.plan_at_time or all_answered(view, fresh)
         plan, apply = None, None
         facts: dict[str, Any] = {}
         if fresh.size and due:
@@ -229,7 +240,11 @@ class PaceAsync(Scheme):
         if not self.work_price or not known.size:
             return most
         order = known[np.lexsort((known, view.delay[known]))]
-        errors = self._errors(state, view, order, np.empty(0, dtype=np.int64)).totals
+        found = self._errors(state, view, order, np.empty(0, dtype=np.int64))
+        current = np.full(order.size, view.step)
+        old = memory_left(view, self._remembered(state, view), order, current, order[:0])
+        old = _Old(old.age[1:], old.unheard[1:])
+        errors = found.noise + self._memory_error(state, found.silent, old)
         return min(most, best_in_flight(self.work_price, view.delay[order], errors, max(FEWEST, view.minimum)))
 
     @staticmethod
@@ -246,18 +261,29 @@ class PaceAsync(Scheme):
     def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
         """Return whether to step now or when to plan again, and the weights of the fresh answers."""
         hand, flying = view.in_hand, view.in_flight
-        going = np.flatnonzero(flying.step == view.step)
-        after = remaining(view, going)
-        order = np.lexsort((going, after))
-        going, after = going[order], after[order]
-        errors = self._errors(state, view, np.concatenate([hand.clients[fresh], flying.clients[going]]), fresh)
-        weights, error = errors.weights(fresh.size), float(errors.totals[fresh.size - 1])
+        after = remaining(view, np.arange(len(flying)))
+        order = np.argsort(after, kind="stable")
+        after, clients, versions = after[order], flying.clients[order], flying.step[order]
+        current = versions == view.step
+        errors = self._errors(state, view, np.concatenate([hand.clients[fresh], clients[current]]), fresh)
+        weights = errors.weights(fresh.size)
+        late = np.flatnonzero(hand.step < view.step)
+        # Entry k: with the answers in hand and the next k.
+        counts = fresh.size + np.concatenate([[0], np.cumsum(current)])
+        old = memory_left(
+            view,
+            self._remembered(state, view),
+            np.concatenate([hand.clients[late], clients]),
+            np.concatenate([hand.step[late], versions]),
+            hand.clients[fresh],
+        )
+        old = _Old(old.age[late.size :], old.unheard[late.size :])
+        rho = errors.noise[counts - 1] + self._memory_error(state, errors.silent[counts - 1], old)
+        error = float(rho[0])
         spent = view.now - state.last_step
-        rho = errors.totals[fresh.size - 1 :]
         seconds = spent + np.concatenate([[0.0], after])
         fewest = max(FEWEST, view.minimum)
-        openable = fresh.size + np.arange(rho.size) >= fewest
-        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & openable)
+        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & (counts >= fewest))
         best = int(np.argmin(cost))
         finite_best = math.isfinite(float(cost[best]))
         # No other client trains or can start on this model, so waiting brings nothing, whatever the error.
@@ -265,15 +291,15 @@ class PaceAsync(Scheme):
         if ended or (finite_best and best == 0):
             return _Plan(error, now=True), weights
         if not finite_best:
-            more = max(1, int(GROWTH * fresh.size))
-            return _Plan(error, False, fresh.size + more, patience(view) or math.inf), weights
+            more = max(1, int(GROWTH * len(hand)))
+            return _Plan(error, False, len(hand) + more, patience(view) or math.inf), weights
         # Plan again at half of the missing answers: they show how late the others will be. An awaited client may fail,
         # so a time limit applies too.
         longest = max(float(after[best - 1]), PATIENCE * spent)
-        return _Plan(error, False, fresh.size + -(-best // 2), longest if longest > 0 else math.inf), weights
+        return _Plan(error, False, len(hand) + -(-best // 2), longest if longest > 0 else math.inf), weights
 
     def _errors(self, state: AsyncState, view: View, rows: IntArray, fresh: IntArray) -> _Errors:
-        """Return the expected errors of steps with the first 1, 2, ... of the clients `rows`."""
+        """Return what decides the errors of steps with the first 1, 2, ... of the clients `rows`."""
         variance = state.disagreement
         if not variance > 0:
             variance = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
@@ -285,20 +311,12 @@ class PaceAsync(Scheme):
         spoken = np.divide(np.cumsum(shares), everybody, out=np.zeros(rows.size), where=everybody > 0)
         spoken = np.minimum(spoken, 1.0)
         own = np.divide(np.cumsum(shares**2 * squares), everybody**2, out=np.zeros(rows.size), where=everybody > 0)
-        noise = (1 - spoken**2) / np.cumsum(1.0 / squares) + own
-        moved = state.reach_spent * self._unheard(view, rows, heard)
-        return _Errors(squares, noise + state.memory_error * (1 - spoken) ** 2 + moved**2)
+        return _Errors(squares, (1 - spoken**2) / np.cumsum(1.0 / squares) + own, 1 - spoken)
 
     @staticmethod
-    def _unheard(view: View, rows: IntArray, heard: BoolArray) -> FloatArray:
-        """(k,) the part of the memory's error that is left after the answers of the first 1, 2, ... clients.
-
-        The error of a client's memory is proportional to its share and to the number of steps since its last answer.
-        """
-        age = np.ones(view.clients) if view.update_step is None else view.step - view.update_step
-        error = np.where(heard, view.share * age, 0.0)
-        total = float(error.sum())
-        return np.maximum(1 - np.cumsum(error[rows]) / total, 0.0) if total > 0 else np.zeros(rows.size)
+    def _memory_error(state: AsyncState, silent: FloatArray, old: _Old) -> FloatArray:
+        """Return the squared error of what the memory predicts, from the share of clients that it predicts."""
+        return state.memory_error * (silent * old.age) ** 2 + (state.reach_spent * old.unheard) ** 2
 
     @staticmethod
     def _remembered(state: AsyncState, view: View) -> BoolArray:
@@ -341,6 +359,38 @@ def all_answered(view: View, fresh: IntArray) -> bool:
     if not np.isin(going, failed).all() or patience(view) > 0:
         return False
     return bool(np.isin(view.candidates, np.concatenate([view.in_hand.clients[fresh], failed])).all())
+
+
+def memory_left(view: View, heard: BoolArray, clients: IntArray, versions: IntArray, fresh: IntArray) -> _Old:
+    """Return how old the memory is after 0, 1, 2, ... of some answers, relative to now.
+
+    The error of a client's memory is proportional to its share and to the number of steps since its last answer. A late
+    answer does not speak for its client in the step, but it renews the memory.
+
+    Args:
+        view: the scheme's view of the fleet.
+        heard: (n,) True for clients in the memory.
+        clients: (k,) the clients, in the order in which they answer.
+        versions: (k,) the model versions that they trained from.
+        fresh: clients that have answered the current model already.
+    """
+    ages = np.ones(view.clients) if view.update_step is None else view.step - view.update_step
+    error = np.where(heard, view.share * ages, 0.0)
+    total = float(error.sum())
+    if not total > 0:
+        return _Old(np.ones(clients.size + 1), np.zeros(clients.size + 1))
+    current = versions == view.step
+    # A client may have answered late before it answers the current model, so ages are followed one by one.
+    age, unheard = [1.0], [1 - float(error[fresh].sum()) / total]
+    left = error.copy()
+    left[fresh] = 0.0
+    for client, version, now in zip(clients.tolist(), versions.tolist(), current.tolist(), strict=True):
+        new = 0.0 if now else min(left[client], view.share[client] * (view.step - version))
+        change = (left[client] - new) / total
+        left[client] = new
+        unheard.append(unheard[-1] - change)
+        age.append(age[-1] if now else age[-1] - change)
+    return _Old(np.array(age), np.maximum(unheard, 0.0))
 
 
 def patience(view: View) -> float:
