@@ -97,13 +97,16 @@ class AsyncState:
     """Time at which to plan again even with fewer answers."""
 
 
-class _Old(NamedTuple):
-    """How old the memory is after the next 0, 1, 2, ... answers, as parts of how old it is now."""
+class _Ages(NamedTuple):
+    """How old the memory is after the answers in hand and the next 0, 1, 2, ... answers, relative to the last step.
 
-    age: FloatArray
-    """(k,) mean age over all clients, if answers to the current model do not count."""
+    A client's age is the number of steps since its last answer; means are weighted by the clients' shares.
+    """
+
+    predicted: FloatArray
+    """(k,) mean age, where only late answers make clients younger."""
     unheard: FloatArray
-    """(k,) mean age over all clients, where clients that answered the current model count 0."""
+    """(k,) mean age, where clients that answered the current model have age 0."""
 
 
 class _Errors(NamedTuple):
@@ -240,11 +243,11 @@ class PaceAsync(Scheme):
         if not self.work_price or not known.size:
             return most
         order = known[np.lexsort((known, view.delay[known]))]
-        found = self._errors(state, view, order, np.empty(0, dtype=np.int64))
-        current = np.full(order.size, view.step)
-        old = memory_left(view, self._remembered(state, view), order, current, order[:0])
-        old = _Old(old.age[1:], old.unheard[1:])
-        errors = found.noise + self._memory_error(state, found.silent, old)
+        none = np.empty(0, dtype=np.int64)
+        found = self._errors(state, view, order, none)
+        ages = memory_ages(view, self._remembered(state, view), none, order, np.full(order.size, view.step))
+        ages = _Ages(ages.predicted[1:], ages.unheard[1:])
+        errors = found.noise + self._memory_error(state, found.silent, ages)
         return min(most, best_in_flight(self.work_price, view.delay[order], errors, max(FEWEST, view.minimum)))
 
     @staticmethod
@@ -267,18 +270,10 @@ class PaceAsync(Scheme):
         current = versions == view.step
         errors = self._errors(state, view, np.concatenate([hand.clients[fresh], clients[current]]), fresh)
         weights = errors.weights(fresh.size)
-        late = np.flatnonzero(hand.step < view.step)
         # Entry k: with the answers in hand and the next k.
         counts = fresh.size + np.concatenate([[0], np.cumsum(current)])
-        old = memory_left(
-            view,
-            self._remembered(state, view),
-            np.concatenate([hand.clients[late], clients]),
-            np.concatenate([hand.step[late], versions]),
-            hand.clients[fresh],
-        )
-        old = _Old(old.age[late.size :], old.unheard[late.size :])
-        rho = errors.noise[counts - 1] + self._memory_error(state, errors.silent[counts - 1], old)
+        ages = memory_ages(view, self._remembered(state, view), fresh, clients, versions)
+        rho = errors.noise[counts - 1] + self._memory_error(state, errors.silent[counts - 1], ages)
         error = float(rho[0])
         spent = view.now - state.last_step
         seconds = spent + np.concatenate([[0.0], after])
@@ -314,9 +309,9 @@ class PaceAsync(Scheme):
         return _Errors(squares, (1 - spoken**2) / np.cumsum(1.0 / squares) + own, 1 - spoken)
 
     @staticmethod
-    def _memory_error(state: AsyncState, silent: FloatArray, old: _Old) -> FloatArray:
-        """Return the squared error of what the memory predicts, from the share of clients that it predicts."""
-        return state.memory_error * (silent * old.age) ** 2 + (state.reach_spent * old.unheard) ** 2
+    def _memory_error(state: AsyncState, silent: FloatArray, ages: _Ages) -> FloatArray:
+        """Return the part of rho that the memory causes, if clients with a share of `silent` do not answer."""
+        return state.memory_error * (silent * ages.predicted) ** 2 + (state.reach_spent * ages.unheard) ** 2
 
     @staticmethod
     def _remembered(state: AsyncState, view: View) -> BoolArray:
@@ -361,36 +356,35 @@ def all_answered(view: View, fresh: IntArray) -> bool:
     return bool(np.isin(view.candidates, np.concatenate([view.in_hand.clients[fresh], failed])).all())
 
 
-def memory_left(view: View, heard: BoolArray, clients: IntArray, versions: IntArray, fresh: IntArray) -> _Old:
-    """Return how old the memory is after 0, 1, 2, ... of some answers, relative to now.
+def memory_ages(view: View, heard: BoolArray, fresh: IntArray, clients: IntArray, versions: IntArray) -> _Ages:
+    """Return how old the memory is after the answers in hand and the next 0, 1, 2, ... answers.
 
-    The error of a client's memory is proportional to its share and to the number of steps since its last answer. A late
-    answer does not speak for its client in the step, but it renews the memory.
+    A late answer does not speak for its client in the step, but it renews what the server remembers of the client.
 
     Args:
         view: the scheme's view of the fleet.
         heard: (n,) True for clients in the memory.
-        clients: (k,) the clients, in the order in which they answer.
-        versions: (k,) the model versions that they trained from.
-        fresh: clients that have answered the current model already.
+        fresh: positions, among the answers in hand, of answers to the current model.
+        clients: (k,) the clients of the next answers, in the order in which they are expected.
+        versions: (k,) the model versions that they train from.
     """
-    ages = np.ones(view.clients) if view.update_step is None else view.step - view.update_step
-    error = np.where(heard, view.share * ages, 0.0)
-    total = float(error.sum())
+    hand, share = view.in_hand, view.share
+    ages = np.where(heard, np.ones(view.clients) if view.update_step is None else view.step - view.update_step, 0.0)
+    total = float(share @ ages)
     if not total > 0:
-        return _Old(np.ones(clients.size + 1), np.zeros(clients.size + 1))
-    current = versions == view.step
-    # A client may have answered late before it answers the current model, so ages are followed one by one.
-    age, unheard = [1.0], [1 - float(error[fresh].sum()) / total]
-    left = error.copy()
-    left[fresh] = 0.0
-    for client, version, now in zip(clients.tolist(), versions.tolist(), current.tolist(), strict=True):
-        new = 0.0 if now else min(left[client], view.share[client] * (view.step - version))
-        change = (left[client] - new) / total
-        left[client] = new
-        unheard.append(unheard[-1] - change)
-        age.append(age[-1] if now else age[-1] - change)
-    return _Old(np.array(age), np.maximum(unheard, 0.0))
+        return _Ages(np.ones(clients.size + 1), np.zeros(clients.size + 1))
+    late = np.flatnonzero(hand.step < view.step)
+    np.minimum.at(ages, hand.clients[late], view.step - hand.step[late])
+    younger = share[clients] * np.maximum(ages[clients] - (view.step - versions), 0.0) / total
+    of_late = np.where(versions < view.step, younger, 0.0)
+    start = float(share @ ages) / total
+    spoken = hand.clients[fresh]
+    unheard = start - float(share[spoken] @ ages[spoken]) / total
+
+    def falling(first: float, steps: FloatArray) -> FloatArray:
+        return np.maximum(first - np.concatenate([[0.0], np.cumsum(steps)]), 0.0)
+
+    return _Ages(falling(start, of_late), falling(unheard, younger))
 
 
 def patience(view: View) -> float:

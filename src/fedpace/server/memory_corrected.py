@@ -81,8 +81,6 @@ KEPT = 0.7
 """Part of the old value that running averages keep per step: shrinking, disagreement and |u|^2."""
 LEAST_SHRINKING = 0.5
 """Smallest factor by which offsets may shrink per step; two clients can agree by accident."""
-JUMP = 10.0
-"""Largest factor by which one step may change the measured disagreement; |u| can be close to 0 by accident."""
 VERSIONS = 128
 """Number of references to keep if the host does not report which model versions clients still train from."""
 EVIDENCE = 0.25
