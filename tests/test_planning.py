@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from mixtures import best_mixture
 from typer.testing import CliRunner
 
 from fedpace import planning
@@ -15,7 +16,6 @@ from fedpace.cli import app
 from fedpace.core.session import Session
 from fedpace.core.types import Outcome
 from fedpace.numerics.heterogeneity import whitened_gram
-from fedpace.numerics.simplex import best_mixture
 from fedpace.planning import plan_cohort
 from fedpace.selectors.moment_match import MomentMatch
 

@@ -46,7 +46,7 @@ WORDS = {
     "a valid tuple": 'a list, such as ["one", "two"] or [1, 2]',
     "a valid dictionary": "a table, such as { name = ... }",
 }
-"""Phrases in pydantic's messages, and their replacements for users who write TOML."""
+"""Phrases in pydantic's messages, and what users of TOML read instead."""
 
 
 def build(cls: type[Any], options: TomlTable, where: str) -> Any:
@@ -89,7 +89,7 @@ def typed(hint: Any, value: Any, where: str) -> Any:
 
 
 def _said(message: str) -> str:
-    """Translate a pydantic message for users who write TOML."""
+    """Return a pydantic message in words for users of TOML."""
     said = message[:1].lower() + message[1:]
     for theirs, ours in WORDS.items():
         said = said.replace(theirs, ours)

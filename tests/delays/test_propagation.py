@@ -11,7 +11,6 @@ import pytest
 
 from fedpace._base.errors import InputError
 from fedpace.delays.propagation import (
-    WALLS,
     Antennas,
     free_space,
     hybrid_loss,
@@ -24,10 +23,8 @@ from fedpace.delays.propagation import (
 PAIRS = Path(__file__).parents[3] / "shared" / "nycmesh" / "ns3_pairs.csv"
 FIXTURES = Path(__file__).parent / "ns3_fixtures.csv"
 
-WALL = {"Wood": "wood", "StoneBlocks": "stone-blocks", "": ""} | {
-    "ConcreteWithWindows": "concrete-with-windows",
-    "ConcreteWithoutWindows": "concrete-without-windows",
-}
+WALLS = {"Wood": 4.0, "ConcreteWithWindows": 7.0, "ConcreteWithoutWindows": 15.0, "StoneBlocks": 12.0, "": 0.0}
+"""Loss of an outer wall in dB (COST 231)."""
 ENVIRONMENT = {"Urban": "urban", "SubUrban": "suburban", "OpenAreas": "open"}
 
 
@@ -44,7 +41,7 @@ def places(rows: list[dict[str, str]], side: str) -> Antennas:
         column("_floor", int),
         column("_roomx", int),
         column("_roomy", int),
-        np.array([WALLS.get(WALL[row[f"{side}_wall"]], 0.0) for row in rows]),
+        np.array([WALLS[row[f"{side}_wall"]] for row in rows]),
         np.array([kind.split("#")[0].lower() for kind in kinds]),
     )
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from mixtures import best_mixture
 
 from fedpace._base.errors import InputError
-from fedpace.numerics.simplex import best_mixture, prefix_mixtures
+from fedpace.numerics.simplex import prefix_mixtures
 
 
 def brute_force(points, most=None):

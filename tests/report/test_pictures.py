@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from curves import metric_over_time
 from matplotlib.image import imread
 
 from fedpace._base.errors import MissingExtraError
@@ -22,7 +23,6 @@ from fedpace.report.figures import (
     log_time,
     long_tailed,
     looks,
-    metric_over_time,
 )
 from fedpace.report.page import render_page, write_page
 from fedpace.report.picture import write_png

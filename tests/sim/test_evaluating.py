@@ -7,12 +7,13 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from curves import metric_over_time
 
 from fedpace._base.errors import InputError
 from fedpace.config import parse_experiment
 from fedpace.records.run import Round, RunInfo, RunRecord
 from fedpace.report.comparison import summarise
-from fedpace.report.figures import cohort_over_rounds, metric_chart, metric_over_time
+from fedpace.report.figures import cohort_over_rounds, metric_chart
 from fedpace.report.page import render_page
 from fedpace.report.picture import write_png
 from fedpace.runner import Job

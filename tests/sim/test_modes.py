@@ -83,7 +83,7 @@ def test_dropout_is_off_when_the_model_is_judged_and_measured():
     dropping, plain = trainer(Normed(drop=0.9, norm=False)), trainer(Normed(norm=False))
     assert torch.equal(dropping.initial, plain.initial)
     assert dropping.evaluate(dropping.initial) == plain.evaluate(plain.initial)
-    assert dropping.local_loss(dropping.initial, 0) == plain.local_loss(plain.initial, 0)
+    assert dropping.local_losses(dropping.initial, [0])[0] == plain.local_losses(plain.initial, [0])[0]
     np.testing.assert_array_equal(dropping.moment(dropping.initial, 0), plain.moment(plain.initial, 0))
     assert torch.equal(dropping.gradient(dropping.initial, 1), plain.gradient(plain.initial, 1))
 

@@ -222,7 +222,7 @@ def test_lazy_needs_no_warm_up():
 def test_probes_are_answered_and_charged(fraction):
     simulation = make(Asking(), clock=Clock(probe_fraction=fraction))
     trainer = simulation.trainer
-    losses = [trainer.local_loss(trainer.initial, client) for client in (3, 4)]
+    losses = [trainer.local_losses(trainer.initial, [client])[0] for client in (3, 4)]
     _, first = play(simulation, 1)
     assert first.clients == (3 + int(np.argmax(losses)),)
     assert first.overhead == pytest.approx(fraction * draw_initial_weights(1)[[3, 4]].max())

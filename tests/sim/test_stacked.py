@@ -63,7 +63,7 @@ def test_whom_a_client_is_stacked_with_shows_in_rounding_only(counts, kind, trai
             torch.testing.assert_close(alone.parameters, together[position].parameters, rtol=1e-5, atol=1e-6)
             assert alone.loss == pytest.approx(together[position].loss, rel=1e-5)
             torch.testing.assert_close(trainer.gradient(start, client), gradients[position], rtol=1e-5, atol=1e-6)
-            loss = trainer.local_loss(start, client, samples=samples, step=1)
+            loss = trainer.local_losses(start, [client], samples=samples, step=1)[0]
             assert loss == pytest.approx(losses[position], rel=1e-5)
 
 

@@ -177,7 +177,9 @@ def test_evaluation_of_a_classifier_is_the_accuracy(held_out):
 def test_the_local_loss_is_on_the_clients_own_data():
     coach = trainer()
     for client, samples in enumerate(REGRESSION.train):
-        assert coach.local_loss(coach.initial, client) == pytest.approx(0.5 * np.mean(samples.targets**2), rel=1e-5)
+        assert coach.local_losses(coach.initial, [client])[0] == pytest.approx(
+            0.5 * np.mean(samples.targets**2), rel=1e-5
+        )
 
 
 def test_moments_are_of_the_features():

@@ -47,10 +47,10 @@ def shown(name: Hashable, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else text[: longest - 3] + "..."
 
 
-def bare(name: Hashable, longest: int = LONGEST) -> str:
-    """Return a client's name without quotes, for columns of names: escaped and cut to `longest`."""
+def bare(name: Hashable) -> str:
+    """Return a client's name without quotes, for columns of names: escaped and cut to `LONGEST`."""
     text = printable(str(name))
-    return text if len(text) <= longest else text[: longest - 3] + "..."
+    return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
 def cell(value: object) -> object:

@@ -51,7 +51,7 @@ def execution(how: ExecutionOptions) -> Execution:
 
 
 def overrides(changes: Changes, **which: Any) -> Overrides:
-    """Return what a command changes in an experiment; `which` schemes, seeds and delays it has said otherwise."""
+    """Return what a command changes in an experiment; `which` holds its schemes, seeds and delays, if given apart."""
     named = {
         "server": _named(changes.server, "--server"),
         "robust": _named(changes.robust, "--robust"),

@@ -139,10 +139,6 @@ class DelayEstimator(Options):
     noise: Annotated[float, Between(*_NOISE_RANGE)] = 0.3
     """Initial noise of a round, on the logarithmic scale; the estimator adapts it."""
 
-    def load(self, arrays: Mapping[str, NDArray[Any]]) -> Estimates:
-        """Restore the state that `arrays` returned."""
-        return Estimates.load(arrays)
-
     def init(self, clients: int) -> Estimates:
         """Return the state for `clients` clients without any observation."""
         return _unseen(clients, self.noise)

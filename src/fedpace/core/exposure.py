@@ -3,7 +3,7 @@
 An update enters the sum in which it is opened. With a memory on the clients, it enters another sum later, as the offset
 that the client's next answer replaces, and then with other clients. A server that keeps all sums can combine them; a
 combination in which all clients but one cancel tells about that client. `Exposure` finds such combinations by linear
-algebra, from who was in which sum with which factor. It needs no update, so the server itself can avoid them.
+algebra, from the clients in each sum and their factors. It needs no update, so the server itself can avoid them.
 
 Sums of numbers (lengths, squares, products, losses) are simpler: each number belongs to one answer and enters one sum,
 so no two sums have a number in common. It is enough that no sum is about one client.
@@ -50,7 +50,7 @@ class Exposure:
         return len(self.basis) >= MOST_SUMS
 
     def clear(self) -> None:
-        """Start anew: after the server forgot all clients, earlier updates enter no other sum."""
+        """Start again: after the server forgot all clients, earlier updates enter no other sum."""
         self.basis, self.owners, self._last, self._alone = np.zeros((0, 0)), [], {}, []
 
     def after(self, groups: Sequence[Group]) -> Exposure:
@@ -73,7 +73,7 @@ class Exposure:
         return found
 
     def clients(self) -> list[Any]:
-        """Return the clients about whom alone a combination of the sums tells something."""
+        """Return the clients that a combination of the sums tells something about alone."""
         columns: dict[Any, list[int]] = {}
         for column, owner in enumerate(self.owners):
             columns.setdefault(owner, []).append(column)

@@ -26,7 +26,7 @@ from fedpace._base.checks import (
 )
 from fedpace._base.codec import ClientId, check_id
 from fedpace._base.errors import FedpaceError, InputError
-from fedpace.core.delay_estimator import DelayEstimator
+from fedpace.core.delay_estimator import DelayEstimator, Estimates
 from fedpace.core.facts import FACTS, REPORTED, WIDE, Fact, check_outcomes, ordinary, valid_seconds
 from fedpace.core.settings import ShareRule
 from fedpace.core.types import ASSUMED_COMPUTE, Accumulator, Need, Outcome, Settled
@@ -477,7 +477,7 @@ class Ledger:
         self.accumulated.load(_below("accumulated/", arrays), len(ids))
         self.trust.load(_below("trust/", arrays), len(ids))
         try:
-            self._estimates = self._estimator.load(_below("delays/", arrays))
+            self._estimates = Estimates.load(_below("delays/", arrays))
         except KeyError as cause:
             raise InputError(f"the saved ledger lacks the delay estimates' {cause}") from cause
         per_client: dict[str, tuple[Any, int]] = {name: (table, 2) for name, table in self.tables.items()}

@@ -1,7 +1,7 @@
 """Checks of what policies and hosts say: cohorts, moves, probes, outcomes.
 
-Errors name the scheme, the client and the value. Look here for the rules that a Cohort or a Move must obey, for the
-width that all clients must agree on, and for the warning about facts that nobody reports.
+Errors name the scheme, the client and the value. Look here for the rules that a Cohort or a Move must obey, and for the
+warning about facts that no client reports.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ def make_report(
     )
 
 
-# -- facts that nobody reports -----------------------------------------------------------------------------------------
+# -- facts that no client reports --------------------------------------------------------------------------------------
 
 
 SILENT_STEPS = 3

@@ -47,8 +47,6 @@ City = Literal["large", "small"]
 
 LIGHT = 299_792_458.0
 """Speed of light in metres per second."""
-WALLS = {"wood": 4.0, "concrete-with-windows": 7.0, "concrete-without-windows": 15.0, "stone-blocks": 12.0}
-"""Loss of an outer wall in dB (COST 231)."""
 INNER_WALL = 5.0
 """Loss of a wall between two rooms in dB."""
 FLOOR_GAIN = 2.0

@@ -277,7 +277,7 @@ class PacedStrategy(Federation, Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let the inner strategy aggregate the round with the cohort's weights, and save it."""
+        """Let the inner strategy aggregate the round with the cohort's weights, and save the result."""
         step, self._step = self._step, None
         if step is None or self._arrays is None:
             return None, None

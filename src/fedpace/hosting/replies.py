@@ -27,6 +27,8 @@ from fedpace.numerics.accounting import gaussian_epsilon, gaussian_multiplier
 from fedpace.numerics.count_sketch import CountSketch
 
 Arrays = Mapping[str, NDArray[np.generic]]
+MAX_REASON = 300
+"""Most characters of a failure reason in the log."""
 BUFFERS = ("running_mean", "running_var", "moving_mean", "moving_variance")
 """Last parts of the names of batch-norm statistics, after the layer's name."""
 
@@ -427,7 +429,7 @@ def _finite(array: NDArray[Any], what: str) -> FloatArray:
     return values
 
 
-def short(reason: str, limit: int = 300) -> str:
+def short(reason: str) -> str:
     """Return a failure reason that is safe to log: escaped and cut, because a client may have written it."""
     reason = printable(reason)
-    return reason if len(reason) <= limit else reason[: limit - 3] + "..."
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."

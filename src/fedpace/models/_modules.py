@@ -119,11 +119,11 @@ class ChannelsLast(nn.Module):
 
 
 def conv_layer(
-    inputs: int, outputs: int, kernel: int, *, stride: int = 1, padding: int = 0, bias: bool, generator: torch.Generator
+    inputs: int, outputs: int, kernel: int, *, padding: int, bias: bool, generator: torch.Generator
 ) -> nn.Conv2d:
     """Return a convolution with torch's default initialisation, uniform within 1 / sqrt(fan-in)."""
     layer: nn.Conv2d = nn.utils.skip_init(  # type: ignore[no-untyped-call]
-        nn.Conv2d, inputs, outputs, kernel, stride=stride, padding=padding, bias=bias
+        nn.Conv2d, inputs, outputs, kernel, padding=padding, bias=bias
     )
     bound = prod(layer.weight.shape[1:]) ** -0.5
     with torch.no_grad():
@@ -212,10 +212,10 @@ TRIAL_SAMPLES = 2
 class WrappedModel(FeatureModel):
     """A user's module; its features are the inputs of its layer `head`."""
 
-    def __init__(self, module: nn.Module, head: nn.Module, *, chunk: int = 512) -> None:
+    def __init__(self, module: nn.Module, head: nn.Module) -> None:
         nn.Module.__init__(self)
         self.body = module
-        self.chunk = chunk
+        self.chunk = 512
         object.__setattr__(self, "head", head)  # the head is already registered as part of the module
 
     @property

@@ -54,8 +54,6 @@ class TopEigenvalues:
 
     values: FloatArray
     """(P,) eigenvalues, approached from below."""
-    last_gain: FloatArray
-    """(P,) fraction by which the last step raised the value."""
     steps: IntArray
     """(P,) steps taken; each applies the operator to a whole block."""
 
@@ -63,7 +61,7 @@ class TopEigenvalues:
 def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_steps: int) -> TopEigenvalues:
     """Return the largest eigenvalues by block Lanczos; stop when a step gains less than `tol`, or at `max_steps`."""
     count, block, size = start.shape
-    values, gains, steps = np.zeros(count), np.full(count, np.inf), np.zeros(count, dtype=np.int64)
+    values, steps = np.zeros(count), np.zeros(count, dtype=np.int64)
     rows = np.arange(count)
     # A block as wide as the space needs no iteration; one step beyond filling the space is enough.
     limit = min(max_steps, -(-size // block) + 1)
@@ -91,7 +89,7 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
             now = np.maximum(np.linalg.eigvalsh(projected[:, :end, :end])[:, -1], 0.0)
             gain = np.divide(now - theta, now, out=np.zeros(len(rows)), where=now > 0)
             theta = np.maximum(now, theta)
-            values[rows], gains[rows], steps[rows] = theta, gain, step
+            values[rows], steps[rows] = theta, step
             done = gain <= tol
             if step == limit or done.all():
                 break
@@ -106,7 +104,7 @@ def top_eigenvalues(operators: Operators, start: Blocks, *, tol: float, max_step
             v, w, projected = v[keep], w[keep], projected[keep]
         before = v
         v, p, coupling = _orthonormal(w, operators.metric(w))
-    return TopEigenvalues(values=values, last_gain=gains, steps=steps)
+    return TopEigenvalues(values=values, steps=steps)
 
 
 def _orthonormal(w: Blocks, image: Blocks) -> tuple[Blocks, Blocks, FloatArray]:

@@ -55,12 +55,6 @@ class Mixture:
     """Squared length of the weighted sum, including own coordinates."""
 
 
-def best_mixture(points: ArrayLike, *, own: float = 0.0, max_clients: int | None = None) -> Mixture:
-    """Return the mixture of at most `max_clients` rows of `points` with the shortest sum."""
-    table = _checked(points)
-    return next(prefix_mixtures(table, np.arange(len(table)), [len(table)], own=own, max_clients=max_clients))
-
-
 def prefix_mixtures(
     points: ArrayLike,
     order: ArrayLike,

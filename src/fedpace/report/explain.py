@@ -78,7 +78,7 @@ class Explanation:
     mean_weight: float | None
     """Over the rounds in which it was chosen."""
     influence: float
-    """Its part of all weight, averaged over rounds: 1 / clients where everybody counts the same."""
+    """Its part of all weight, averaged over rounds: 1 / clients where all clients count the same."""
     typical_chosen: float
     """Rounds in which the median client was chosen."""
     by_chance: bool
@@ -290,7 +290,7 @@ def _drawn(current: Round, client: str, clients: int) -> ClientRound:
 
 
 def _step(current: Round, client: str, place: int, expected: FloatArray | None, *, late: str) -> ClientRound:
-    """Return the part of a client in a step of an asynchronous scheme; `late` is said of answers without weight."""
+    """Return a client's part in a step of an asynchronous scheme; `late` is the word for answers without weight."""
     recorded = current.facts.get("reasons", {}).get(client)
     part: Part
     if client not in map(str, current.clients):

@@ -372,11 +372,6 @@ def merged(
     return Curve(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def metric_over_time(runs: Sequence[RunRecord]) -> Curve | None:
-    """Return the metric of a scheme's runs over seconds."""
-    return merged(runs, _OVER["time"].position)
-
-
 def cohort_over_rounds(runs: Sequence[RunRecord]) -> Curve | None:
     """Return how many different clients took part in each round, over the runs that had that round."""
     sizes = [[len(set(map(str, r.clients))) for r in run.rounds if r.number > 0] for run in runs]
@@ -520,7 +515,7 @@ class CohortMap:
 
 
 def cohort_map(run: RunRecord) -> CohortMap | None:
-    """Return the map of a run; None where nobody was ever chosen."""
+    """Return the map of a run; None if no client was ever chosen."""
     played = [current for current in run.rounds if current.number > 0]
     order = _by_delay(run)
     if not order or not any(current.clients for current in played):
@@ -564,12 +559,12 @@ def cohort_map(run: RunRecord) -> CohortMap | None:
     )
 
 
-def participation(run: RunRecord, groups: int = 10) -> list[float] | None:
+def participation(run: RunRecord) -> list[float] | None:
     """Return the share of the answers that came from each tenth of the clients by delay; None where it is unknown."""
     order = _by_delay(run)
     if not order or order[0][1] is None:
         return None
-    tenths = np.array_split(np.arange(len(order)), min(groups, len(order)))
+    tenths = np.array_split(np.arange(len(order)), min(10, len(order)))
     where = {_client_key(order[rank][0]): number for number, ranks in enumerate(tenths) for rank in ranks}
     counts = np.zeros(len(tenths))
     for current in run.rounds:

@@ -300,7 +300,7 @@ def _corner_boxes(x: float, y: float, wide: float, gap: float) -> dict[Corner, _
 
 
 def name_sides(places: Sequence[tuple[float, float]], names: Sequence[str], letter: float) -> list[Side]:
-    """Return the side of each mark on which its name covers least of the marks and of the earlier names.
+    """Return on which side of its mark each name is written: where it covers least of other marks and earlier names.
 
     Args:
         places: positions of the marks, as shares of the axes.

@@ -279,7 +279,7 @@ def task(name: str, profile: Profile, tuned: TunedOptions | None = None) -> Pape
 
 
 def merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `table` with what `change` says otherwise, table by table."""
+    """Return `table` with the values of `change` in place of its own, table by table."""
     found = dict(table)
     for key, value in change.items():
         old = found.get(key)

@@ -204,7 +204,7 @@ Plan = Callable[[Request], list[Wanted]]
 
 
 def cells(request: Request, *tables: str) -> list[Wanted]:
-    """Return the runs of tables 1 and 2: seeds outermost, so that whatever is there when they are stopped is paired."""
+    """Return the runs of tables 1 and 2, seed by seed: if they are stopped, all schemes have the same seeds."""
     return [
         Wanted(f"{table}/{one.name}/{column.label}", request.run(one, DELAYS[table], column, seed))
         for seed in request.seeds
@@ -328,7 +328,7 @@ def play(
     note: Note | None = None,
     execution: Execution = INLINE,
 ) -> int:
-    """Do all that is left of `runs`; return how many were not possible, each of which is told to `note`.
+    """Carry out what is left of `runs`, and return how many were not possible; `note` is called for each of those.
 
     A data set that is not on this machine, say, must not keep the others from being run.
     """

@@ -48,7 +48,7 @@ class SeedOutcome:
 
     @staticmethod
     def of(record: RunRecord, target: float | None = None, key: str = "") -> SeedOutcome:
-        """Return what a record says of its target, or of an easier one."""
+        """Return whether and when a run reached its target, or an easier one."""
         reached = record.reached
         if target is not None:
             met = (now for now in record.evaluated if meets(now.metric, target, record.info.direction))
@@ -303,7 +303,7 @@ def constant_table(request: Request, results: ReproducedResults) -> ReportTable:
 
 
 def fastest(seconds: Mapping[str, float | None]) -> str | None:
-    """Return who took least; None where nobody arrived."""
+    """Return the scheme that took least time; None if no scheme reached the target."""
     arrived = {label: value for label, value in seconds.items() if value is not None}
     return min(arrived, key=arrived.__getitem__) if arrived else None
 

@@ -256,9 +256,9 @@ def read_plan(folder: Path) -> Plan | None:
 
 
 def planned(folder: Path) -> dict[str, Any] | None:
-    """Return the experiments' tables of the plan in `folder`, without building them; None if there is no plan.
+    """Return the experiments of the plan in `folder` as they stand in the file; None if there is no plan.
 
-    Use it for reports, which must also work without the data.
+    Nothing is checked or loaded. Use it for reports, which must also work without the data.
     """
     path = folder / PLAN
     if not path.exists():

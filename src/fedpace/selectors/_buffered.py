@@ -1,4 +1,4 @@
-"""What policies without rounds share: the buffer of FedBuff and its kin, and the table that waits for every client."""
+"""What policies without rounds share: the buffer of FedBuff and others, and the table that waits for every client."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from fedpace.server.calibrated import Calibrated
 
 @dataclass(frozen=True)
 class Ca2fl(Buffered):
-    """A full buffer, corrected by everybody's last update.
+    """A full buffer, corrected by all clients' last updates.
 
     Args:
         buffer: number of answers per step; 10 in the paper.

@@ -34,7 +34,7 @@ from fedpace.selectors._optimised import cohort_from, remember_last
 
 @dataclass(frozen=True)
 class DelayhetTransport(Stateless):
-    """Draws that represent everybody with little waiting.
+    """Draws that represent all clients with little waiting.
 
     Args:
         k: draws per round; a client drawn twice trains once with double weight.

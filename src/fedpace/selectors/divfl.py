@@ -31,7 +31,7 @@ from fedpace.selectors._drawing import share_weights, slowest
 
 @dataclass(frozen=True)
 class Divfl(Scheme):
-    """Representatives of everybody's gradient.
+    """Representatives of all clients' gradients.
 
     Args:
         k: clients in a cohort.

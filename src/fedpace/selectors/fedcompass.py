@@ -15,7 +15,7 @@ group has answered, or at its latest time, the model steps with the group's answ
 
     x <- x + sum_i share_i alpha (1 + lag_i)^-staleness u_i,
 
-and the clients of the group are assigned anew. A client that is late starts again at once, and its answer joins the
+and the clients of the group are assigned again. A client that is late starts again at once, and its answer joins the
 next step.
 
 Departures. The paper estimates seconds per local step from whole answers; here a task takes rest_i + work compute_i,
@@ -96,7 +96,7 @@ class Fedcompass(Scheme):
         ripe, waiting = self._sorted(state, view, groups)
         idle = view.candidates[~np.isin(view.candidates, hand.clients[waiting])]
         if not (ripe.any() or len(view.in_flight) or idle.size):
-            ripe = np.ones(len(hand), dtype=np.bool_)  # late answers only, and nobody to wait for
+            ripe = np.ones(len(hand), dtype=np.bool_)  # late answers only, and no client to wait for
         used = (ripe | ~waiting) if ripe.any() else np.zeros(len(hand), dtype=np.bool_)
         apply, facts = None, {}
         if used.any():

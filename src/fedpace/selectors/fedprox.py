@@ -34,7 +34,7 @@ class Fedprox(Stateless):
 
     Args:
         k: clients drawn per round.
-        straggling: whether the `clock` decides who trains less, or a `random` draw.
+        straggling: whether the `clock` decides which clients train less, or a `random` draw.
         quantile: for `clock`: the round is planned for this quantile of the delays of reachable clients.
         stragglers: for `random`: fraction of the cohort that trains less; the paper has 0.5 and 0.9.
         least: smallest work of a straggler, as a part of the configured local training.

@@ -8,7 +8,7 @@ Where we depart, and why:
 - Inner products are computed between the gradient sketches from the probe.
 - The correction I_i - psi gamma_i |G|^2 for inexact local solvers is left out, because no host reports gamma_i.
 - `probe` and `select` must draw the same clients but have different random streams. The state therefore carries a key,
-  drawn in the previous round. The first round has no key: it probes nobody and averages by share as FedAvg does.
+  drawn in the previous round. The first round has no key: it probes no client and averages by share as FedAvg does.
 - If the denominator vanishes (gradients cancel), or if no gradients arrived, the weights are equal.
 - With two sets, the absolute weights sum to at most 2. Otherwise a second draw nearly orthogonal to G would make them
   explode.

@@ -42,8 +42,6 @@ from fedpace.core.types import Cohort, Diagnostics, Need, Probe, Scheme, View
 from fedpace.selectors._drawing import share_weights, slowest
 from fedpace.selectors._optimised import remember_last
 
-DISTANCES = ("euclidean", "hellinger")
-
 
 @dataclass(frozen=True)
 class Haccs(Scheme):
@@ -73,7 +71,7 @@ class Haccs(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask all reachable clients for a loss with `probed`, else nobody."""
+        """With `probed`, ask all reachable clients for a loss; otherwise make no probe."""
         return Probe(view.candidates) if self.losses == "probed" else None
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:
@@ -151,7 +149,7 @@ def allotted(weight: FloatArray, sizes: IntArray, k: int, rng: np.random.Generat
 
 
 def _losses(view: View, members: list[IntArray]) -> FloatArray:
-    """Return the mean squared loss of each cluster, over its members that reported last."""
+    """Return the mean squared loss of each cluster, over those members whose losses belong to the newest model."""
     found = np.full(len(members), np.nan)
     for place, rows in enumerate(members):
         measured = rows[~np.isnan(view.loss[rows])]

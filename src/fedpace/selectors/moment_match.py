@@ -28,7 +28,7 @@ from fedpace.selectors._matching import match_population, population_points, rea
 
 @dataclass(frozen=True)
 class MomentMatch(Stateless):
-    """The fastest clients whose mixture matches everybody.
+    """Fast clients whose mixture matches the population.
 
     Args:
         ridge: added to the mean moment before it is inverted, in units of its mean eigenvalue.

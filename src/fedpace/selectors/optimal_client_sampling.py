@@ -56,7 +56,7 @@ class OptimalClientSampling(Scheme):
         """No state."""
 
     def probe(self, state: None, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask all reachable clients for a gradient with `probed`, else nobody."""
+        """With `probed`, ask all reachable clients for a gradient; otherwise make no probe."""
         return Probe(view.candidates, kind="gradient") if self.norms == "probed" else None
 
     def select(self, state: None, view: View, rng: np.random.Generator) -> tuple[Cohort, None]:

@@ -2,7 +2,7 @@
 
 Jee Cho, Wang and Joshi, "Towards Understanding Biased Client Selection in Federated Learning" (AISTATS 2022): draw d
 candidates without replacement by share, ask each for its loss at the shared model, take the k largest, weight 1/k. As
-in the authors' code, the first round draws k clients uniformly and asks nobody.
+in the authors' code, the first round draws k clients uniformly and asks none.
 
 Where we depart from the code, and why:
 - Only the candidates are asked. The code evaluates all clients and then uses d of them.
@@ -26,8 +26,6 @@ from fedpace.core.rounds import cohort_size
 from fedpace.core.types import Cohort, Diagnostics, Probe, Scheme, View
 from fedpace.selectors._drawing import draw_distinct, even_weights, largest, slowest
 
-VARIANTS = ("pow-d", "cpow-d", "rpow-d", "adapow-d")
-
 
 @dataclass(frozen=True)
 class PowerOfChoice(Scheme):
@@ -36,8 +34,8 @@ class PowerOfChoice(Scheme):
     Args:
         k: clients in a cohort.
         d: number of candidates, at least k; 0 = twice k. Fewer if fewer clients are available.
-        variant: `pow-d`: candidates report their loss on all their data. `cpow-d`: on one mini-batch. `rpow-d`: nobody
-            is asked; the loss of the last participation counts, and clients that never took part come first.
+        variant: `pow-d`: candidates report their loss on all their data. `cpow-d`: on one mini-batch. `rpow-d`: no
+            client is asked; the loss of the last participation counts, and clients that never took part come first.
             `adapow-d`: all clients are candidates in the first `switch` rounds; then d = k, which is drawing by share.
         batch: samples in the mini-batch of `cpow-d`.
         switch: rounds of `adapow-d` with all clients as candidates; the intended value is half of all rounds.

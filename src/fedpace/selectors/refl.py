@@ -70,7 +70,7 @@ class Refl(Scheme):
         return Begun()
 
     def probe(self, state: Begun, view: View, rng: np.random.Generator) -> Probe | None:
-        """Ask nobody."""
+        """Return None: there is no probe."""
         return None
 
     def observe(self, state: Begun, report: Report) -> Begun:

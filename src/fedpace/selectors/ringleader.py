@@ -1,4 +1,4 @@
-"""Ringleader ASGD: asynchronous steps with a table of the clients' mean updates that is filled anew again and again.
+"""Ringleader ASGD: asynchronous steps with a table of the clients' mean updates that is filled and emptied in turn.
 
 Maranjyan and Richtarik, "Ringleader ASGD: The First Asynchronous SGD with Optimal Time Complexity under Data
 Heterogeneity" (ICLR 2026). All clients train all the time. The method alternates between two phases:

@@ -1,4 +1,4 @@
-"""Helpers of server rules with a table of clients: who still counts, and how a robust rule combines the table."""
+"""Helpers of server rules with a table of clients: which clients count, and how a robust rule combines the table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def still_counting(
 
     Args:
         clients: the remembered clients.
-        shares: each client's share when it was last heard. Used as it is if `share_of` is None.
+        shares: each client's share when it last answered. Used as it is if `share_of` is None.
         share_of: returns a client's current share, or None if the client no longer counts.
     """
     if share_of is None:

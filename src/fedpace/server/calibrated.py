@@ -22,7 +22,7 @@ from fedpace.core.server_rule import Answers, Part, Vector, like
 from fedpace.server._counting import still_counting
 
 ROOM = 2**30
-"""Bytes for cached updates. When they are used up, the clients that were heard longest ago are forgotten."""
+"""Bytes for cached updates. When they are used up, the clients that answered longest ago are forgotten."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class Cache:
     """The last update of each client."""
 
     cached: Vector
-    """(m, d) h_i, in the order in which the clients were heard."""
+    """(m, d) h_i, in the order of the clients' last answers."""
     cached_clients: tuple[object, ...] = ()
     """(m,) the clients."""
     cached_shares: tuple[float, ...] = ()

@@ -22,12 +22,12 @@ from fedpace.core.server_rule import Answers, Part, Stack, Vector, like
 from fedpace.server._counting import robust_step, still_counting
 
 ROOM = 2**30
-"""Bytes for stored updates. When they are used up, the clients that were heard longest ago are forgotten."""
+"""Bytes for stored updates. When they are used up, the clients that answered longest ago are forgotten."""
 
 
 @dataclass(frozen=True, eq=False)
 class LastUpdatesState:
-    """The last update of each client, in the order in which the clients were heard."""
+    """The last update of each client, in the order of the clients' last answers."""
 
     updates: Stack
     clients: tuple[object, ...] = ()

@@ -184,7 +184,7 @@ class TorchStack(ClientStack):
     def _output_gradient(
         self, outputs: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, *, with_loss: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the gradient of the weighted loss by the outputs and, with `with_loss`, each client's loss."""
+        """Return the weighted loss's gradient with respect to the outputs and, with `with_loss`, each client's loss."""
         losses = torch.empty(0)
         if not self.classification:
             residuals = outputs - targets

@@ -133,7 +133,7 @@ class Trainer(ABC):
         """Train each of `clients` from `parameters`; row i of `corrections` is added to every gradient of client i.
 
         `work` are multiples of the configured local training, in units of local steps, at least one step; None = 1. A
-        fraction ends within an epoch, a multiple goes on with further epochs.
+        fraction ends within an epoch, a multiple continues with further epochs.
 
         To train clients on different versions of the model together, pass one row of `parameters` and one `step` per
         client.
@@ -190,10 +190,6 @@ class Trainer(ABC):
     def gradient(self, parameters: Vector, client: int) -> Vector:
         """Return the client's full-batch gradient at `parameters`."""
         return self.gradients(parameters, [client])[0]
-
-    def local_loss(self, parameters: Vector, client: int, *, samples: int = 0, step: int = 0) -> float:
-        """Return one client's training loss at `parameters`; see `local_losses`."""
-        return self.local_losses(parameters, [client], samples=samples, step=step)[0]
 
     def evaluate(self, parameters: Vector) -> tuple[float, float]:
         """Return the metric and the scaled loss of `parameters` on the test data."""

@@ -316,7 +316,7 @@ class SumSupport:
     why_not: str
     """Why it does not work, and what to use instead; empty if it works."""
     sees: tuple[str, ...]
-    """Facts about single clients that the scheme is told, beside who takes part and when."""
+    """Facts about single clients that the scheme is told, besides which clients take part and when."""
     without: tuple[str, ...]
     """Facts that it uses with single updates, and does without here."""
 

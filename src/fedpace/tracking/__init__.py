@@ -216,7 +216,6 @@ class Tracking:
         trackers = make_trackers(track)
         keys = _Keys(None if folder is None or not trackers else folder / TRACKING)
         self._workers = [_Sender(tracker, described, keys) for tracker in trackers]
-        self._status = "finished"
 
     def log(self, number: int, values: Mapping[str, float]) -> None:
         """Send the values of a round or step to all trackers; this returns at once."""
@@ -284,7 +283,6 @@ class _Sender:
         self._queue: queue.Queue[Entry | str] = queue.Queue(MOST_WAITING)
         self._given_up = threading.Event()
         self._dropped = 0
-        self._status = "interrupted"
         self._thread = threading.Thread(target=self._work, name=f"tracking with {tracker.name}", daemon=True)
         self._thread.start()
 

@@ -55,7 +55,7 @@ class OverSelection(Options, AdmissionPolicy):
         return self._admitted(concurrency) - book.started
 
     def due(self, book: GroupBook, concurrency: int, now: float) -> bool:
-        """Return whether the goal is reached, nobody is left to wait for, or the round has lasted too long."""
+        """Return whether the goal is reached, no device is left to wait for, or the round has lasted too long."""
         if now - book.stepped_at >= self.timeout:
             return True
         admitted = self._admitted(concurrency)
