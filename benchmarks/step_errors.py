@@ -26,7 +26,7 @@ from grid.tuning import FILE, Tuned
 from fedpace._base.checks import FloatArray
 from fedpace.selectors.pace_async import PaceAsync
 from fedpace.server import memory_corrected
-from fedpace.server.memory_corrected import Memory
+from fedpace.server._memory import Memory
 from grid import cells as grid_cells
 
 ASIDE = 2**30

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedpace.core.server_rule import Gather, Source, join_state, split_state
-from fedpace.server.memory_corrected import LEAST_RESPONSE, MemoryCorrected
+from fedpace.server._memory import LEAST_RESPONSE
+from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
 
 CLIENTS, WIDTH = 6, 4
