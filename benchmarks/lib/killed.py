@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import logging
 import sys
@@ -268,10 +268,5 @@ def _initial() -> Any:
 
 @cache
 def _tests_of_flower() -> ModuleType:
-    sys.path.append(str(ROOT / "tests" / "helpers"))  # what it imports itself
-    spec = importlib.util.spec_from_file_location("flower_grid", ROOT / "tests" / "flower" / "conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.append(str(ROOT / "tests" / "helpers"))
+    return importlib.import_module("flower_grid")
