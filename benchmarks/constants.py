@@ -77,7 +77,6 @@ CONSTANTS = (
     Constant(pace_async, "LEAST_WAIT"),
     Constant(memory_corrected, "KEPT", keeps=True),
     Constant(memory_corrected, "LEAST_SHRINKING"),
-    Constant(memory_corrected, "JUMP"),
     Constant(memory_corrected, "EVIDENCE"),
     Constant(memory_corrected, "SHORTEST"),
     Constant(memory_corrected, "SIMILAR", unequal=True),
