@@ -65,7 +65,7 @@ class Constant(NamedTuple):
 
     def changed(self, factor: float) -> float:
         """Return the value, halved or doubled."""
-        now = getattr(self.module, self.name)
+        now: float = getattr(self.module, self.name)
         return 1 - min(factor * (1 - now), 1.0) if self.keeps else now * factor
 
 

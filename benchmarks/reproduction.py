@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reproduction.md from the results that come with fedpace, and those from a folder of runs.
+"""Writes the tables of docs/reproduction.md and its appendix from the results of fedpace and of a folder of runs.
 
 python benchmarks/reproduction.py                        the tables, from results.json of src/fedpace/reproduce
 python benchmarks/reproduction.py --take runs/reproduce  after taking over what `fedpace reproduce` left there
@@ -19,7 +19,7 @@ from fedpace.reproduce.paper_runs import Request
 from fedpace.reproduce.paper_tables import ReproducedResults
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = ROOT / "docs" / "reproduction.md"
+DOCUMENTS = (ROOT / "docs" / "reproduction.md", ROOT / "docs" / "appendix" / "paper-tables.md")
 FOLDER = ROOT / "src" / "fedpace" / "reproduce"
 AT_SCALE = ("quadratic", "dirichlet-mnist", "rotated-mnist", "dirichlet-fashion-mnist", "rotated-fashion-mnist")
 """Data sets that are run at the paper's scale."""
@@ -31,7 +31,7 @@ def packaged() -> tuple[ReproducedResults, ReproducedResults]:
 
 
 def shown(results: ReproducedResults, at_scale: ReproducedResults) -> dict[str, ReportTable]:
-    """Return the tables of the document by the names that it has for their places."""
+    """Return the tables of the documents by the names that they have for their places."""
     request, full = Request("quick"), Request("paper", AT_SCALE)
     found = {
         "headline": tables.headline_table(request, results),
@@ -49,22 +49,23 @@ def shown(results: ReproducedResults, at_scale: ReproducedResults) -> dict[str, 
 
 
 def filled(text: str, results: ReproducedResults, at_scale: ReproducedResults) -> str:
-    """Return the document with every table as the results have it."""
+    """Return a document with every table as the results have it."""
     for name, table in shown(results, at_scale).items():
-        block = f"<!-- {name} -->\n{markdown(table)}<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
+        block = f"<!-- {name} -->\n{markdown(table)}<!-- end -->".replace("\\", r"\\")
+        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", block, text, flags=re.DOTALL)
     return text
 
 
 def main() -> None:
-    """Take over results where asked, and write the document."""
+    """Take over results where asked, and write the documents."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--take", type=Path, help="folder of `fedpace reproduce`, whose results.json is taken over")
     given = parser.parse_args()
     if given.take:
         taken = ReproducedResults.read(given.take / "results.json")
         taken.write(FOLDER / PACKAGED[taken.profile])
-    DOCUMENT.write_text(filled(DOCUMENT.read_text(encoding="utf-8"), *packaged()), encoding="utf-8")
+    for document in DOCUMENTS:
+        document.write_text(filled(document.read_text(encoding="utf-8"), *packaged()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def main() -> None:
     one_thread()
     memory_corrected.Memory = Watched  # type: ignore[misc]
     tuned, found = Tuned(FILE), {}
-    tasks = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
+    tasks: tuple[grid_cells.Task, ...] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     if options.held_out:
         tasks = grid_cells.HELD_OUT
     for cell in grid_cells.cells(tasks, matching=options.cells):

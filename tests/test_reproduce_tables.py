@@ -170,11 +170,13 @@ def test_another_model_keeps_none_of_the_options_of_the_first():
     assert found == {"model": {"name": "mlp", "hidden": 32}, "data": {"name": "mnist", "clients": 50}}
 
 
-def test_the_document_has_the_tables_of_the_results_that_come_with_fedpace():
+def test_the_documents_have_the_tables_of_the_results_that_come_with_fedpace():
     root = Path(__file__).parents[1]
     spec = importlib.util.spec_from_file_location("reproduction", root / "benchmarks" / "reproduction.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    text = module.DOCUMENT.read_text(encoding="utf-8")
-    assert text == module.filled(text, *module.packaged()), "run benchmarks/reproduction.py"
-    assert len(re.findall("<!-- made: ", text)) + len(module.shown(*module.packaged())) == text.count("<!-- end -->")
+    texts = [document.read_text(encoding="utf-8") for document in module.DOCUMENTS]
+    for text in texts:
+        assert text == module.filled(text, *module.packaged()), "run benchmarks/reproduction.py"
+    every = "".join(texts)
+    assert len(re.findall("<!-- made: ", every)) + len(module.shown(*module.packaged())) == every.count("<!-- end -->")

@@ -115,7 +115,7 @@ def test_killed_before_every_single_write():
 
 def test_what_the_documents_say_of_kills():
     found = json.loads((ROOT / "benchmarks" / "faults.json").read_text(encoding="utf-8"))
-    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "appendix" / "speed.md").read_text(encoding="utf-8")
     for run in found:
         assert run["identical"] == run["trials"]
         assert f"{run['identical']} of {run['trials']}" in text

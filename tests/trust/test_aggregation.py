@@ -272,7 +272,7 @@ def test_a_robust_rule_and_a_validation_set_go_together():
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_adversaries_move_the_average_by_no_more_than_their_weight_and_length_allow(scheme, options, seed):
-    """docs/trust.md: over T steps at most (WEIGHT_BURST m + WEIGHT_RATE f T) * CLIP * reference.
+    """docs/appendix/trust.md: over T steps at most (WEIGHT_BURST m + WEIGHT_RATE f T) * CLIP * reference.
 
     Adversaries answer at once and others seldom, so that they are most of what is in hand; some send what is not
     finite, so that others of them inherit its weight. Honest updates are 0, so that all that moves is theirs;

@@ -22,8 +22,8 @@ The bounds:
 - *Rests* (`observe_verdicts`, `admitted`): only evidence from a validation set on the server gives a client a rest: it
   gets no task for a while. At most half of the clients rest at a time.
 
-Without a validation set, the direction of an update plays no part. docs/trust.md has the proposition that follows from
-these bounds.
+Without a validation set, the direction of an update plays no part. docs/appendix/trust.md has the proposition that
+follows from these bounds.
 """
 
 from __future__ import annotations

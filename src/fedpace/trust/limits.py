@@ -1,4 +1,4 @@
-"""All constants of `fedpace.trust`. docs/trust.md has the measurements behind them."""
+"""All constants of `fedpace.trust`. docs/appendix/trust.md has the measurements behind them."""
 
 from __future__ import annotations
 
