@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="print every step")
     options = parser.parse_args()
     one_thread()
-    memory_corrected.Memory = Watched  # type: ignore[misc]
+    memory_corrected.Memory = Watched  # type: ignore[attr-defined]
     tuned, found = Tuned(FILE), {}
     tasks: tuple[grid_cells.Task, ...] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     if options.held_out:
