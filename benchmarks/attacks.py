@@ -66,7 +66,8 @@ def embedded() -> Experiment:
 
 def federation(experiment: Experiment, scheme: str, how: str, who: str, defence: str, seed: int) -> Simulation:
     """Return a federation of the experiment that is attacked and defended."""
-    expected = experiment.delays.build(experiment.data.clients, model_bytes=1, seed=seed).expected()
+    clients: int = experiment.data.clients  # type: ignore[attr-defined]
+    expected = experiment.delays.build(clients, model_bytes=1, seed=seed).expected()
     few = np.empty(0, dtype=np.int64) if who == NOBODY else attackers(who, expected, seed)
     simulation = Simulation(
         experiment.data,

@@ -18,15 +18,17 @@ import math
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from grid.cells import EMBEDDED, LEVELS, Cell, cells
-from grid.runs import HOLD, WAIT, FullJob, full_participation, one_thread
+from grid.runs import HOLD, FullJob, full_participation, one_thread
+from grid.schemes import WAIT
 from lib.runs import Found, Runs, table
 
 from fedpace import make_selector
 from fedpace._base.errors import FedpaceError
-from fedpace.records.holding import held_from
+from fedpace.records.holding import Direction, held_from
 from fedpace.sim.clock import Clock
 from fedpace.sim.rounds import Simulation
 
@@ -37,7 +39,7 @@ MOST = 400
 """Steps after which a run is given up."""
 TUNED = Path(__file__).parent / "grid" / "tuned.json"
 
-Run = tuple[str, str, int, str, bool]
+Run = tuple[str, str, int, Literal["expected", "observed"], bool]
 """Cell, scheme, seed, delays and whether clients are bounded."""
 
 
@@ -62,7 +64,7 @@ def seconds(cell: Cell, run: Run, rate: float, wanted: dict[str, float]) -> Foun
         seed=seed,
     )
     every = float(np.median(simulation.expected_delays))
-    direction = "up" if cell.task.data.metric == "accuracy" else "down"
+    direction: Direction = "up" if cell.task.data.metric == "accuracy" else "down"
     played: list[tuple[float, float | None]] = []
     counts = {"clipped": 0, "capped": 0}
     try:

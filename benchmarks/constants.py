@@ -27,7 +27,7 @@ from grid.tuning import FILE, Tuned
 from lib.runs import commit
 
 from fedpace.selectors import pace_async
-from fedpace.server import _step_length, memory_corrected, nesterov
+from fedpace.server import _memory, _step_length, nesterov
 
 CELLS = (
     "digits-0.3/nycmesh/independent",
@@ -65,7 +65,7 @@ class Constant(NamedTuple):
 
     def changed(self, factor: float) -> float:
         """Return the value, halved or doubled."""
-        now = getattr(self.module, self.name)
+        now: float = getattr(self.module, self.name)
         return 1 - min(factor * (1 - now), 1.0) if self.keeps else now * factor
 
 
@@ -75,12 +75,12 @@ CONSTANTS = (
     Constant(pace_async, "REACH"),
     Constant(pace_async, "LATE"),
     Constant(pace_async, "LEAST_WAIT"),
-    Constant(memory_corrected, "KEPT", keeps=True),
-    Constant(memory_corrected, "LEAST_SHRINKING"),
-    Constant(memory_corrected, "EVIDENCE"),
-    Constant(memory_corrected, "SHORTEST"),
-    Constant(memory_corrected, "SIMILAR", unequal=True),
-    Constant(memory_corrected, "LEAST_DRIFT", unequal=True),
+    Constant(_memory, "KEPT", keeps=True),
+    Constant(_memory, "LEAST_SHRINKING"),
+    Constant(_memory, "EVIDENCE"),
+    Constant(_memory, "SHORTEST"),
+    Constant(_memory, "SIMILAR", unequal=True),
+    Constant(_memory, "LEAST_DRIFT", unequal=True),
     Constant(nesterov, "SUMS_KEPT", keeps=True),
     Constant(_step_length, "GROWTH"),
     Constant(_step_length, "CURVATURE_KEPT", keeps=True),

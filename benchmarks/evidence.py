@@ -99,9 +99,9 @@ def problems(records: dict[str, Record], known: dict[str, Stamp]) -> list[str]:
         ]
         if filled(text, records, known) != text:
             found.append(f"{document} is not what the records say: python benchmarks/evidence.py --documents")
-    for document in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        name = document.relative_to(ROOT).as_posix()
-        text = document.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        name = path.relative_to(ROOT).as_posix()
+        text = path.read_text(encoding="utf-8")
         for record in records.values():
             if f"{record.file})" in text and name not in record.quoted:
                 found.append(f"{name} links to {record.file}, but evidence.toml does not list it among `quoted`")

@@ -89,7 +89,7 @@ def run(job: Job) -> Row:
             holding.add(current.clock, current.metric)
         if held["hard"].held is not None or current.number >= LONGEST:
             break
-    found = {
+    found: dict[str, Any] = {
         level: None if held[level].held is None else {"seconds": clocks[at], "work": work[at]}
         for level in LEVELS
         for at in [held[level].held or 0]

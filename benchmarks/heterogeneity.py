@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpace._base.rng import stream
 from fedpace.moments import MomentBank
@@ -43,7 +44,7 @@ def seconds(work: Callable[[], Any], repeats: int = 1) -> tuple[float, Any]:
 
 def gemm_rate(dtype: type) -> float:
     """Return the machine's rate of large matrix products, in GFLOP/s."""
-    matrix = stream(0, "gemm").standard_normal((2000, 2000)).astype(dtype)
+    matrix: NDArray[Any] = stream(0, "gemm").standard_normal((2000, 2000)).astype(dtype)
     return 2 * 2000**3 / seconds(lambda: matrix @ matrix, 5)[0] / 1e9
 
 

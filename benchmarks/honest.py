@@ -174,8 +174,8 @@ def row(name: str, scheme: str, pairs: Sequence[tuple[Found, Found]]) -> dict[st
 
 def markdown(found: Sequence[Mapping[str, Any]]) -> str:
     """Return the table; its last lines say how many rows pass, and which do not."""
-    head = ("federation", "scheme", "seeds", "metric: off", "on", "change", "worst class: off", "on", "change")
-    head += ("excluded", "refused", "clipped", "capped", "")
+    head = ["federation", "scheme", "seeds", "metric: off", "on", "change", "worst class: off", "on", "change"]
+    head += ["excluded", "refused", "clipped", "capped", ""]
     lines = []
     for entry in found:
         cells = [entry["federation"], entry["scheme"], str(entry["seeds"])]

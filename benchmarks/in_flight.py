@@ -46,7 +46,7 @@ def play(name: str, clients: int, answers: int) -> dict[str, Any]:
             steps += 1
         spent.append(time.process_time() - began)
         for task in due.tasks:
-            client = int(task.client)
+            client = int(task.client)  # type: ignore[call-overload]
             seconds = delays[client] * rng.lognormal(0.0, 0.2)
             heappush(queue, (now + seconds, task.id, client, Need.MOMENT in task.facts))
         if due:

@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--scheme", default="pace-async")
     options = parser.parse_args()
     one_thread()
-    tuned, rows = Tuned(), []
+    tuned, rows = Tuned(), list[Any]()
     every = cells(EMBEDDED, matching=options.cells, delays=delay_models(options.delays))
     for (name, rate), group in itertools.groupby(
         sorted(every, key=lambda cell: (cell.task.name, tuned.rate(cell))),

@@ -142,7 +142,7 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
         rows.append(row)
     state = rule.init(np.zeros(length))
     reference = store.keep(np.zeros(length), store.reference_bits)
-    same = {
+    same: dict[str, Any] = {
         name: (value,) * clients
         for name, value in {
             "remembered_versions": 0,

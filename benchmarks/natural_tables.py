@@ -15,8 +15,9 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
-TABLES = {
+TABLES: dict[str, dict[str, Any]] = {
     "classes": {
         "source": "nlschools",
         "client": "class",

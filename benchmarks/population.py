@@ -82,7 +82,7 @@ ORACLES: dict[str, Given] = {
 """What exact updates, and updates without delay, would give: neither exists outside a simulation."""
 LARGE = {"devices": 10**8, "concurrency": 10_000}
 TUNED_LARGE: dict[str, list[Given]] = {
-    rival: [_fedbuff(*each, average=average) for each in settings]
+    rival: [_fedbuff(*each, average=average) for each in settings]  # type: ignore[misc]
     for rival, average, settings in (
         (
             "FedBuff",
@@ -131,7 +131,7 @@ def learnt(scene: str, name: str, options: dict[str, Any], changes: dict[str, An
     began = time.process_time()
     update = _Run._update
     if changes.get("fresh"):
-        _Run._update = lambda run, version, number: _Fresh()(run, version, number)  # type: ignore[method-assign]
+        _Run._update = lambda run, version, number: _Fresh()(run, version, number)  # type: ignore[method-assign,assignment]
     try:
         result = simulate(
             groups,
@@ -350,8 +350,8 @@ def main() -> None:
     else:
         rivals = {rival: tuned(store, settings, "rare", **LARGE) for rival, settings in TUNED_LARGE.items()}
         table(store, "rare", rivals | LARGE_OURS, LARGE, LARGE_SEEDS)
-        for rival, given in rivals.items():
-            print(f"{rival}: {given[1]}")
+        for rival, chosen in rivals.items():
+            print(f"{rival}: {chosen[1]}")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def release(rows: FloatArray, how: Release, seed: int) -> FloatArray:
 
 def cosine(a: FloatArray, b: FloatArray) -> float:
     """Return the cosine of two vectors; 0 where one is 0."""
-    return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-300))
+    return float(a @ b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-300)
 
 
 def alone(batches: list[tuple[FloatArray, Any]], how: Release) -> dict[str, float]:
@@ -117,7 +117,9 @@ def member(batches: list[tuple[FloatArray, Any]], how: Release) -> dict[str, flo
         span = vectors[:, values > 1e-9 * values[-1]]
         inverse = np.linalg.inv(moment + 1e-3 * np.trace(moment) / len(moment) * np.eye(len(moment)))
 
-        def score(z: FloatArray, span: FloatArray = span, inverse: FloatArray = inverse, moment: FloatArray = moment):
+        def score(
+            z: FloatArray, span: FloatArray = span, inverse: FloatArray = inverse, moment: FloatArray = moment
+        ) -> dict[str, FloatArray]:
             length = np.linalg.norm(z, axis=1)
             return {
                 "outside": -np.linalg.norm(z - z @ span @ span.T, axis=1) / length,

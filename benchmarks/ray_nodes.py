@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CLUSTER = """
 import sys
@@ -109,8 +109,9 @@ def run(folder: Path, engine: list[str], rounds: int, cluster: int) -> Spent:
 
 def on_ray(folder: Path, nodes: int, rounds: int) -> Spent:
     """Return the seconds per round on a cluster of so many nodes, without the start: two runs of different length."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", CLUSTER, str(nodes)], **pipes) as cluster:
+        assert cluster.stdout is not None
         address = cluster.stdout.readline().strip()
         if not address:
             raise SystemExit(f"{nodes} Ray nodes did not start, load {os.getloadavg()[0]:.0f}: use an idle machine")

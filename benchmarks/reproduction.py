@@ -51,8 +51,8 @@ def shown(results: ReproducedResults, at_scale: ReproducedResults) -> dict[str, 
 def filled(text: str, results: ReproducedResults, at_scale: ReproducedResults) -> str:
     """Return a document with every table as the results have it."""
     for name, table in shown(results, at_scale).items():
-        block = f"<!-- {name} -->\n{markdown(table)}<!-- end -->"
-        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", lambda _, block=block: block, text, flags=re.DOTALL)
+        block = f"<!-- {name} -->\n{markdown(table)}<!-- end -->".replace("\\", r"\\")
+        text = re.sub(rf"<!-- {name} -->\n.*?<!-- end -->", block, text, flags=re.DOTALL)
     return text
 
 

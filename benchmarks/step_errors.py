@@ -26,7 +26,7 @@ from grid.tuning import FILE, Tuned
 from fedpace._base.checks import FloatArray
 from fedpace.selectors.pace_async import PaceAsync
 from fedpace.server import memory_corrected
-from fedpace.server.memory_corrected import Memory
+from fedpace.server._memory import Memory
 from grid import cells as grid_cells
 
 ASIDE = 2**30
@@ -83,9 +83,9 @@ def main() -> None:
     parser.add_argument("--steps", action="store_true", help="print every step")
     options = parser.parse_args()
     one_thread()
-    memory_corrected.Memory = Watched  # type: ignore[misc]
+    memory_corrected.Memory = Watched  # type: ignore[attr-defined]
     tuned, found = Tuned(FILE), {}
-    tasks = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
+    tasks: tuple[grid_cells.Task, ...] = grid_cells.PUBLIC if options.images else grid_cells.EMBEDDED
     if options.held_out:
         tasks = grid_cells.HELD_OUT
     for cell in grid_cells.cells(tasks, matching=options.cells):

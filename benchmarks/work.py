@@ -127,7 +127,7 @@ def key(cell: str, scheme: str, options: dict[str, Any], seed: int) -> str:
 
 def best_options(done: dict[str, Any], scheme: str, group: str) -> dict[str, Any]:
     """Return a rival's options with the least time to the hard target on the development seed, in a group of cells."""
-    found = []
+    found: list[Any] = []
     for options in OPTIONS[scheme]:
         end = key("", scheme, options, 100).removeprefix(" |")
         runs = [run for name, run in done.items() if name.startswith(group) and name.endswith(end)]
@@ -150,9 +150,9 @@ def summary(done: dict[str, Any], against: str = "fixed") -> dict[str, Any]:
     """Return geometric means of the ratios to `fixed`, by scheme and delay model, and the worst cell."""
     by: dict[tuple[str, str, int], dict[str, Any]] = {}
     for name, run in done.items():
-        cell, scheme, _, seed = name.split(" | ")
-        if int(seed) >= 800:
-            by[cell, scheme, int(seed)] = run
+        cell, scheme, _, number = name.split(" | ")
+        if int(number) >= 800:
+            by[cell, scheme, int(number)] = run
     ratios: dict[str, dict[str, dict[str, list[float]]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
     for (cell, scheme, seed), run in by.items():
         base = by.get((cell, against, seed))
@@ -177,7 +177,7 @@ def summary(done: dict[str, Any], against: str = "fixed") -> dict[str, Any]:
             }
             found[scheme][group]["cells"] = len(chosen)
             found[scheme][group]["slowest cell"] = {
-                level: min(_mean(kinds[level]) for kinds in chosen if kinds[level]) for level in LEVELS
+                level: min(mean for kinds in chosen if (mean := _mean(kinds[level])) is not None) for level in LEVELS
             }
     return found
 

@@ -15,7 +15,8 @@ from fedpace._base.checks import FloatArray, IntArray
 from fedpace.core.server_rule import Answers, Vector
 from fedpace.core.types import View
 from fedpace.selectors.pace_async import REACH, AsyncState, PaceAsync, _Plan
-from fedpace.server.memory_corrected import MemoryCorrected, MemoryState
+from fedpace.server._memory import MemoryState
+from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
 
 

@@ -176,7 +176,7 @@ IMAGE_OPTIONS: dict[str, Any] = {
     "larger": (0.4, 0.8),
     "full_rounds": 100,
 }
-SIZES: dict[str, int] = {"clients": 50, "samples": 3000, "test_samples": 2000}
+SIZES: dict[str, Any] = {"clients": 50, "samples": 3000, "test_samples": 2000}
 
 PUBLIC = (
     Task("mnist-0.3", Mnist(alpha=0.3, **SIZES), **IMAGE_OPTIONS),

@@ -202,7 +202,8 @@ def _interval(ratio: Mapping[str, float] | None) -> str:
 
 
 def _value(entry: Mapping[str, Any]) -> float | None:
-    return entry["geometric_mean_where_reached"]
+    found: float | None = entry["geometric_mean_where_reached"]
+    return found
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -169,7 +169,7 @@ class _Running:
             if other != choice and all(isinstance(seconds, float) for seconds in times):
                 if not all(isinstance(seconds, float) for seconds in earlier):
                     return 0.0  # it missed where the other held
-                spare = sum(math.log(seconds) for seconds in times) - sum(math.log(seconds) for seconds in earlier)
+                spare = sum(map(math.log, times)) - sum(map(math.log, earlier))  # type: ignore[arg-type]
                 limit = min(limit, math.exp(spare))
         return limit
 
@@ -269,7 +269,7 @@ def tune_options(
         for scheme in schemes:
             if len(scheme.choices()) > 1 and scheme.runs_on(task.data):
                 # A row for other targets than those of now says nothing.
-                known = {
+                known: dict[Any, dict[str, Any]] = {
                     name: row
                     for name, row in tried.rows.items()
                     if row["scheme"] == scheme.label

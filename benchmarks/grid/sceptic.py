@@ -274,8 +274,8 @@ def by_federation(judged: Judged) -> str:
         )
         high = f"{judged.highest[name]:.2f}" if name in judged.highest else NOTHING
         rows.append([f"{name}, {level}", f"{judged.seconds[cell]:,.0f} s{missed}", described, rank, high])
-    missed = sum(judged.missed.values())
-    said = f"First or within 10 % of the first in {within} of {len(rows)}; {missed} targets missed."
+    total = sum(judged.missed.values())
+    said = f"First or within 10 % of the first in {within} of {len(rows)}; {total} targets missed."
     return f"{table(head, rows)}\n\n{said}"
 
 

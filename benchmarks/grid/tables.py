@@ -80,20 +80,20 @@ class Table:
         order = np.concatenate(owners)
         inputs = np.column_stack([_numbers(columns[name], name in self.categories) for name in self.features])
         # Over those that take part: what is left out must not move the scales.
-        inputs = _standardised(inputs, order)
+        scaled = _standardised(inputs, order)
         classes: int | None = None
+        targets: NDArray[Any]
         if self.kind == "softmax":
-            names, targets = np.unique(columns[self.target], return_inverse=True)
-            classes = len(names)
-            targets = targets.astype(np.int64)
+            names, numbers = np.unique(columns[self.target], return_inverse=True)
+            classes, targets = len(names), numbers.astype(np.int64)
         else:
             targets = _standardised(columns[self.target].astype(np.float64)[:, None], order)[:, 0]
         train, test = [], []
         for number, rows in enumerate(owners):
             shuffled = stream(seed, "data", "table", number).permutation(rows)
             held_out = max(1, round(self.test_fraction * rows.size))
-            test.append(Samples(inputs[shuffled[:held_out]], targets[shuffled[:held_out]]))
-            train.append(Samples(inputs[shuffled[held_out:]], targets[shuffled[held_out:]]))
+            test.append(Samples(scaled[shuffled[:held_out]], targets[shuffled[:held_out]]))
+            train.append(Samples(scaled[shuffled[held_out:]], targets[shuffled[held_out:]]))
         return FederatedData(
             name=Path(self.path).stem,
             train=tuple(train),
@@ -155,7 +155,7 @@ def _columns(path: str) -> dict[str, NDArray[Any]]:
 
         table = parquet.read_table(path)
         header = table.column_names
-        rows = list(zip(*(table[name].to_pylist() for name in header), strict=True))
+        rows: list[Any] = list(zip(*(table[name].to_pylist() for name in header), strict=True))
     else:
         with Path(path).open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file))
@@ -174,7 +174,7 @@ def _numbers(column: NDArray[Any], names: bool) -> NDArray[np.float64]:
         return column[:, None]
     values = np.unique(column)
     # One word says by its absence what another would say: the model has a bias.
-    return (column[:, None] == values[None, 1:]).astype(np.float64)
+    return np.asarray(column[:, None] == values[None, 1:], dtype=np.float64)
 
 
 def _standardised(values: NDArray[np.float64], rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -12,6 +12,7 @@ that the server's validation set has no sample that an attacker changed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -130,8 +131,8 @@ def attack(simulation: Simulation, who: IntArray, how: Attack) -> None:
         _remove(simulation, who)
         return
     colluding = Colluding(simulation, who, how)
-    simulation.engine.train = colluding.train  # type: ignore[method-assign]
-    simulation.engine.train_from = colluding.train_from  # type: ignore[method-assign]
+    engine: Any = simulation.engine
+    engine.train, engine.train_from = colluding.train, colluding.train_from
 
 
 class Colluding:
@@ -218,7 +219,7 @@ class Colluding:
 
 
 def _length(update: Vector) -> float:
-    return float((update**2).sum()) ** 0.5
+    return math.sqrt(float((update**2).sum()))
 
 
 def _remove(simulation: Simulation, clients: IntArray) -> None:

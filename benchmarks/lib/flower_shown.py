@@ -136,7 +136,7 @@ def draw(found: Sequence[Result], contestants: Sequence[str], target: float, pat
     seeds = sorted({result["seed"] for result in found})
     by = {(result["contestant"], result["seed"]): result for result in found}
     shown = (contestants[0], contestants[-1])
-    figure = pyplot.figure(figsize=(11, 8.4), layout="constrained")
+    figure: Any = pyplot.figure(figsize=(11, 8.4), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     panels = above.subplots(1, len(seeds), sharey=True, squeeze=False)[0]
     for panel, seed in zip(panels, seeds, strict=True):

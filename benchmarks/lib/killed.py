@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
+import importlib
 import json
 import logging
 import sys
@@ -135,8 +135,8 @@ def _counted_once(folder: Path) -> dict[str, str]:
     """
     rounds = read_run(folder).rounds
     assert [entry.number for entry in rounds] == list(range(len(rounds))), "a step is missing, or there twice"
-    counted = Counter(name for entry in rounds for name in entry.clients if name not in entry.failed)
-    done = Counter((folder / TRAINED).read_text().split())
+    counted: Counter[Any] = Counter(name for entry in rounds for name in entry.clients if name not in entry.failed)
+    done: Counter[Any] = Counter((folder / TRAINED).read_text().split())
     assert counted <= done, f"{counted - done} is in the records and was never trained"
     coordinator = Coordinator.restore(folder / json.loads((folder / "paced.json").read_text())["session"])
     known = dict(zip(coordinator.clients, coordinator.ledger.columns["participations"].tolist(), strict=True))
@@ -189,7 +189,7 @@ class Here:
             _note_training(self._folder, str(task.client))
             note = {"name": str(task.client), "seconds": seconds, **pack_moment(factor_from_features(features))}
             raw = Raw(note, {"loss": float(np.square(point - model).sum())}, 12, trained)
-            self._replies.append((task.id, lambda raw=raw: raw))
+            self._replies.append((task.id, partial(_unpacked, raw)))
 
     def collect(self) -> list[tuple[int, Any]]:
         """Return what has come."""
@@ -241,13 +241,25 @@ def _grid(folder: Path) -> Any:
     tools, grid = _tests_of_flower(), _tests_of_flower().LocalGrid()
     for client in range(8):
         report = report_mod(
-            features=lambda message, context, client=client: (tools.Tools.rows(client), np.eye(12)[:, :3]),
-            delay=lambda message, context, measured, client=client: 1.0 + client,
+            features=partial(_features, tools, client),
+            delay=partial(_seconds, client),
         )
         name = f"client-{client}"
         app = tools.client_app([report], target=1.0 + client, fail=lambda *_, name=name: _note_training(folder, name))
         grid.add(100 + client, app, name=name)
     return grid
+
+
+def _features(tools: Any, client: int, *_: Any) -> Any:
+    return tools.Tools.rows(client), np.eye(12)[:, :3]
+
+
+def _seconds(client: int, *_: Any) -> float:
+    return 1.0 + client
+
+
+def _unpacked(raw: Raw) -> Raw:
+    return raw
 
 
 def _initial() -> Any:
@@ -256,10 +268,5 @@ def _initial() -> Any:
 
 @cache
 def _tests_of_flower() -> ModuleType:
-    sys.path.append(str(ROOT / "tests" / "helpers"))  # what it imports itself
-    spec = importlib.util.spec_from_file_location("flower_grid", ROOT / "tests" / "flower" / "conftest.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.append(str(ROOT / "tests" / "helpers"))
+    return importlib.import_module("flower_grid")

@@ -6,7 +6,7 @@ import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,18 +70,19 @@ def _inside_a_task() -> Iterator[None]:
     """
     log = logging.getLogger("flwr")
     level = log.level
-    try:
+    identity: Any = None
+    with suppress(ModuleNotFoundError):
         from flwr.supercore.task_identity import TaskIdentity
-    except ModuleNotFoundError:
-        TaskIdentity = None
-    names = ("_task_id", "_run_id", "_node_id") if TaskIdentity else ()
-    before = {name: getattr(TaskIdentity, name, None) for name in names}
+
+        identity = TaskIdentity
+    names = ("_task_id", "_run_id", "_node_id") if identity is not None else ()
+    before = {name: getattr(identity, name, None) for name in names}
     log.setLevel(logging.ERROR)
     for name in names:
-        setattr(TaskIdentity, name, 1)
+        setattr(identity, name, 1)
     try:
         yield
     finally:
         log.setLevel(level)
         for name, value in before.items():
-            setattr(TaskIdentity, name, value)
+            setattr(identity, name, value)

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from mixtures import best_mixture
 
 from fedpace import View
 from fedpace._base.errors import InputError
@@ -17,7 +18,6 @@ from fedpace.moments.factor import factor_from_features
 from fedpace.numerics.arrivals import LEAST, UNBROKEN
 from fedpace.numerics.calibration import PairSums
 from fedpace.numerics.heterogeneity import whitened_gram
-from fedpace.numerics.simplex import best_mixture
 from fedpace.selectors.moment_match import MomentMatch
 from fedpace.selectors.pace import JUMP, SUMS_KEPT, Measured, Pace, measured
 from fedpace.server import server_step

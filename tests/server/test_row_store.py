@@ -10,7 +10,7 @@ from fedpace._base.errors import InputError
 from fedpace.core import server_rule
 from fedpace.core.server_rule import Gather, Source, Stack, join_state, split_state
 from fedpace.numerics import parts
-from fedpace.server import memory_corrected, nesterov
+from fedpace.server import _memory, memory_corrected, nesterov
 from fedpace.server._row_store import RowStore, bytes_of
 from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
@@ -46,7 +46,7 @@ def play(rule, steps, *, saves=False, shares=None):
 @pytest.fixture
 def in_small_parts(monkeypatch):
     """A model of 700 parameters counts as large."""
-    for module in (server_rule, memory_corrected, nesterov, parts):
+    for module in (server_rule, _memory, memory_corrected, nesterov, parts):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(parts, "RUN", 2)
@@ -67,7 +67,7 @@ def shares_change(version):
 def test_large_models_step_as_small_ones(memory, reach, shares, monkeypatch):
     rule = MemoryCorrected(reach=reach, memory=memory)
     small = list(play(rule, 14, shares=shares))
-    for module in (server_rule, memory_corrected, nesterov, parts):
+    for module in (server_rule, _memory, memory_corrected, nesterov, parts):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(parts, "RUN", 2)
@@ -297,9 +297,9 @@ def test_a_state_whose_step_failed_goes_on(in_small_parts, monkeypatch):
     monkeypatch.undo()
     assert len(state.offset_sum) == 0
     np.testing.assert_allclose(
-        memory_corrected.Memory(state, 6, store=RowStore(WIDTH, 4))._mean(slice(None), 1.0), total, atol=1e-6
+        _memory.Memory(state, 6, store=RowStore(WIDTH, 4))._mean(slice(None), 1.0), total, atol=1e-6
     )
-    for module in (server_rule, memory_corrected, nesterov, parts):
+    for module in (server_rule, _memory, memory_corrected, nesterov, parts):
         monkeypatch.setattr(module, "LARGE", 100)
     again, after = rule.apply(state, model, answers)
     assert np.isfinite(again).all()

@@ -7,8 +7,8 @@ predicts the client's later updates with it (`fedpace.server.memory_corrected`).
 clients, and slow clients contribute whenever they answer.
 
 - When to step. A step made t seconds after the last one, with relative squared error rho, brings progress 1 - rho. The
-  server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers to the current
-  model, at their expected arrival times.
+  server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers, at their expected
+  arrival times. Answers to the current model count in the step. Late ones do not, but they renew the memory.
 - Error. Client i errs by its own sigma_i^2: the variance between clients' updates, times the part of it that the memory
   does not explain if the client was heard before. Let F be the clients that answered, W their share of the weight, and
   g the mean distance that the model moved since the clients' last answers. Then
@@ -17,7 +17,8 @@ clients, and slow clients contribute whenever they answer.
 
   The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
   It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
-  before the next step. It does not need late answers: until they show the drift, the worst case counts.
+  before the next step. It does not need late answers: until they show the drift, the worst case counts. Late answers
+  that are in hand or expected shorten g.
 - First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
   answers.
 - Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.

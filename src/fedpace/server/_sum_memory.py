@@ -16,8 +16,8 @@ from fedpace._base.checks import FloatArray
 from fedpace.core.server_rule import ShareOf, Source, like, norm
 from fedpace.core.sums import Contribution, Group, GroupSum, Member
 from fedpace.server._counting import still_counting
+from fedpace.server._memory import KEPT, SHORTEST, UNKNOWN, Memory, MemoryState, _Client, _Reference
 from fedpace.server._row_store import Row, RowStore
-from fedpace.server.memory_corrected import KEPT, SHORTEST, UNKNOWN, Memory, MemoryState, _Client, _Reference
 
 DEPARTED = 0.1
 """Largest part of the remembered weight that may belong to clients that left."""

@@ -67,7 +67,7 @@ def one_thread() -> Iterator[None]:
 
 def limit_to_one_thread() -> None:
     """Limit this process to one thread for good, in libraries already loaded and in those loaded later."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     os.environ.update(ONE_THREAD)
     threadpool_limits(limits=1)
