@@ -1,4 +1,4 @@
-"""What the site needs beside mkdocs: formulas, links that leave docs/, pictures from elsewhere, and versions.
+"""What the site needs beside mkdocs: formulas, links that leave docs/, and versions.
 
 Every version is a folder of its own. `versions.json` is what the theme's list of versions reads, in mike's format; the
 page above the versions leads to the newest. A build replaces its own version only.
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
-from mkdocs.structure.files import File
 from packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +25,7 @@ FORMULA = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """A formula in LaTeX, displayed or within a line, which GitHub renders as it is; dollars in code are none."""
-LINK = re.compile(r"(!?)\[([^\]]*)\]\((\.\./[^)\s]+)\)")
+LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)\s]+)\)")
 
 
 def on_config(config: Any) -> Any:
@@ -54,26 +53,14 @@ def _version(name: str) -> Version | None:
         return None
 
 
-def on_files(files: Any, *, config: Any) -> Any:
-    """Add the pictures of results, which lie beside their records."""
-    for picture in sorted((ROOT / "experiments" / "results").glob("*.png")):
-        uri = picture.relative_to(ROOT).as_posix()
-        files.append(File.generated(config, uri, abs_src_path=str(picture)))
-    return files
-
-
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Name files of the repository that are no page, such as results as JSON: on a site they have no address."""
     here = posixpath.dirname(page.file.src_uri)
 
     def named(found: re.Match[str]) -> str:
-        picture, text, target = found.groups()
+        text, target = found.groups()
         path = posixpath.normpath(posixpath.join("docs", here, target.partition("#")[0]))
-        if path.startswith("docs/"):
-            return found[0]
-        if picture:
-            return f"![{text}]({posixpath.relpath(path, here or '.')})"
-        return f"{text} (`{path}`)"
+        return found[0] if path.startswith("docs/") else f"{text} (`{path}`)"
 
     return LINK.sub(named, FORMULA.sub(_mathml, markdown))
 
