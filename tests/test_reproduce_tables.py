@@ -22,10 +22,10 @@ from fedpace.reproduce.paper_tables import (
     ReproducedResults,
     SeedOutcome,
     TableEntry,
+    cell_scores,
     cell_table,
     comma_separated,
     printed_cells,
-    standing,
 )
 
 REQUEST = Request("quick", ("quadratic",), (0, 1, 2), ("random", "flanp", "divfl", "pace"))
@@ -130,8 +130,8 @@ def test_the_papers_own_headline():
     # Counted by hand in its tables 1 and 2: the bold entries that are its own, 15 of 18.
     cells = printed_cells()
     assert len(cells) == 18
-    assert standing(cells, PAPER_SCHEMES).fastest == 15
-    assert standing(cells, PAPER_SCHEMES).cells == standing(cells, PAPER_SCHEMES).arrived == 18
+    assert cell_scores(cells, PAPER_SCHEMES).fastest == 15
+    assert cell_scores(cells, PAPER_SCHEMES).cells == cell_scores(cells, PAPER_SCHEMES).arrived == 18
 
 
 def test_a_standing_counts_misses_and_leaves_out_what_was_not_run():
@@ -144,7 +144,7 @@ def test_a_standing_counts_misses_and_leaves_out_what_was_not_run():
         "not run": {"random": 800.0, "flanp": 400.0},
         "rival not run": {"random": 800.0, "pace": 200.0},
     }
-    found = standing(cells, ("pace",), rivals)
+    found = cell_scores(cells, ("pace",), rivals)
     assert (found.cells, found.arrived, found.fastest) == (4, 3, 2)
     assert math.isclose(found.over_random, 4.0)
     assert math.isclose(found.over_baseline, 1.0)  # twice as fast, and half as fast

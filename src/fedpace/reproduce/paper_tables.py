@@ -356,23 +356,25 @@ Seconds = Mapping[str, float | None]
 
 
 @dataclass(frozen=True)
-class Standing:
+class CellScores:
     """How a scheme, or the better of several, did over the cells."""
 
     cells: int
-    """In which it was run."""
+    """Number of cells in which it was run."""
     arrived: int
-    """In which it reached the target."""
+    """Number of cells in which it reached the target."""
     fastest: int
-    """In which it was faster than every baseline."""
+    """Number of cells in which it was faster than every baseline."""
     over_random: float | None
-    """Geometric mean over the cells in which both arrived."""
+    """Geometric mean of its speed-ups over random, in the cells in which both reached the target."""
     over_baseline: float | None
-    """The same over the fastest baseline of the cell."""
+    """The same over the fastest baseline of each cell."""
 
 
-def standing(cells: Mapping[str, Seconds], schemes: tuple[str, ...], rivals: tuple[str, ...] = BASELINES) -> Standing:
-    """Return how the faster of `schemes` stands against `rivals`, cell by cell."""
+def cell_scores(
+    cells: Mapping[str, Seconds], schemes: tuple[str, ...], rivals: tuple[str, ...] = BASELINES
+) -> CellScores:
+    """Return how often the faster of `schemes` reached the target and beat `rivals`, and by how much."""
     run = arrived = won = 0
     random: list[float] = []
     best: list[float] = []
@@ -392,7 +394,7 @@ def standing(cells: Mapping[str, Seconds], schemes: tuple[str, ...], rivals: tup
             best.append(math.log(other / mine))
         if mine and (slow := seconds.get("random")):
             random.append(math.log(slow / mine))
-    return Standing(run, arrived, won, _geometric(random), _geometric(best))
+    return CellScores(run, arrived, won, _geometric(random), _geometric(best))
 
 
 def printed_cells(tasks: Iterable[str] = tuple(PAPER.tables["table1_synthetic_delays"])) -> dict[str, Seconds]:
@@ -421,16 +423,16 @@ def headline_table(request: Request, results: ReproducedResults) -> ReportTable:
     titles = {column.label: column.title for column in COLUMNS}
     others = [column for column in request.columns if column.label not in PRINTED]
     rows = [
-        _row("The better of the paper's two schemes, its figures", standing(printed, PAPER_SCHEMES)),
-        _row("The better of the paper's two schemes, here", standing(ours, PAPER_SCHEMES)),
+        _row("The better of the paper's two schemes, its figures", cell_scores(printed, PAPER_SCHEMES)),
+        _row("The better of the paper's two schemes, here", cell_scores(ours, PAPER_SCHEMES)),
     ]
     for label in PAPER_SCHEMES:
-        rows.append(_row(f"{titles[label]}, the paper's figures", standing(printed, (label,))))
-        rows.append(_row(f"{titles[label]}, here", standing(ours, (label,))))
-    rows += [_row(f"{column.title}, here", standing(ours, (column.label,))) for column in others]
+        rows.append(_row(f"{titles[label]}, the paper's figures", cell_scores(printed, (label,))))
+        rows.append(_row(f"{titles[label]}, here", cell_scores(ours, (label,))))
+    rows += [_row(f"{column.title}, here", cell_scores(ours, (column.label,))) for column in others]
     rivals = tuple(label for label in (*PRINTED, *OTHERS) if any(label in cell for cell in ours.values()))
     rows += [
-        _row(f"{column.title}, against all that is not ours", standing(ours, (column.label,), rivals))
+        _row(f"{column.title}, against all that is not ours", cell_scores(ours, (column.label,), rivals))
         for column in others
         if column.camp == "ours"
     ]
@@ -446,7 +448,7 @@ def headline_table(request: Request, results: ReproducedResults) -> ReportTable:
     )
 
 
-def _row(title: str, found: Standing) -> tuple[Cell, ...]:
+def _row(title: str, found: CellScores) -> tuple[Cell, ...]:
     times: Callable[[float | None], Cell] = lambda value: Cell("" if value is None else f"{value:.2f}x")  # noqa: E731
     return (
         Cell(title),
