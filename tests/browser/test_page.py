@@ -159,6 +159,9 @@ def test_the_table_is_sorted_by_the_column_that_is_clicked(browser, pages):
 def test_the_metric_at_a_time(browser, pages):
     look(browser, pages["never"])
     told = "return [...document.querySelectorAll('#at-values li b')].map((b) => Number(b.textContent))"
+    lines = "document.getElementById('figure-metric').data.filter((t) => t.meta === 'line')"
+    end = f"return Math.min(...{lines}.map((t) => t.x[t.x.length - 1]))"
+    assert browser.run("return Number(document.getElementById('at').value)") >= browser.run(end), "not rounded down"
     ask = "const at = document.getElementById('at'); at.value = arguments[0]; at.dispatchEvent(new Event('input'));"
     browser.run(ask, 0)
     assert browser.run(told) == [0.1, 0.1, 0.1]

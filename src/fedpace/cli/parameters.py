@@ -27,8 +27,8 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the runs t
 Jobs = Annotated[
     int,
     typer.Option(
-        help="Runs at a time; 0 = one per core if each run trains in one process, else 1. Runs that share the cores so "
-        "ignore --workers."
+        help="Runs at a time; 0 = one per core if each run trains in one process, else 1. With several "
+        "runs at a time, --workers is ignored."
     ),
 ]
 

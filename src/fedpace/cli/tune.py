@@ -106,8 +106,8 @@ def tune(
 ) -> None:
     """Search the options of a scheme for the least time to the target (needs optuna).
 
-    The first trial has the defaults. The best of many trials is partly luck, so compare it with the defaults on other
-    seeds: the command is printed.
+    The first trial has the defaults. The best of many trials is partly luck, so
+    compare it with the defaults on other seeds: the command is printed.
     """
     if not scheme:
         raise InputError("--scheme names the scheme to tune, such as --scheme fedbuff")
