@@ -170,7 +170,7 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
 
 
 def dense_path(x: FloatArray, y: FloatArray, *, steps: bool = True) -> FloatArray:
-    """Return a curve as dense points (x, y): straight from point to point, or with `steps` along and then up or down."""
+    """Return a curve as dense points (x, y); with `steps`, it goes along and then up or down to each point."""
     found = [(x[0], y[0])]
     for number in range(1, len(x)):
         away = abs(x[number] - x[number - 1]), abs(y[number] - y[number - 1])
