@@ -248,11 +248,11 @@ def picture(path: Path, results: Row) -> None:
         if len(found) > 1:
             lower.plot(list(found), list(found.values()), marker="o", color=FIXED[scheme].colour)
             ends.append((list(found.values())[-1], scheme, list(found)[-1]))
-    low = -math.inf
+    at_height = -math.inf
     for height, scheme, last in sorted(ends):  # names stand apart where curves end together
-        low = max(height, low + 0.07)
+        at_height = max(height, at_height + 0.07)
         lower.annotate(
-            scheme, (last, low), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10,
+            scheme, (last, at_height), xytext=(9, 0), textcoords="offset points", va="center", fontsize=10,
             color=FIXED[scheme].colour,
         )  # fmt: skip
     lower.set_ylim(0, 1)
