@@ -529,7 +529,7 @@ class Memory:
         clients = [self._clients[sources[place].client] for place in known]
         responses = [each.response for each in clients]
         equal = len(known) == len(updates) and all(response == 1 for response in responses)
-        kind = np.float64 if self._sum is None else np.float32
+        kind: Any = np.float64 if self._sum is None else np.float32
 
         def measure(part: slice) -> FloatArray:
             own = _table((update[part] for update in updates), len(updates), part, kind)
