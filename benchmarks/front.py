@@ -17,6 +17,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ from grid.runs import HOLD, FullJob, Row, full_participation, prepare
 from grid.schemes import Scheme
 from grid.store import Rows, spread
 from grid.tuning import Tuned, full_key
-from matplotlib.patheffects import withStroke
 
+from fedpace._base.checks import FloatArray
 from fedpace.records.holding import Holding
 from fedpace.report.picture import new_figure, readable_ticks, save, tidy
 from fedpace.report.style import FIXED, INK
@@ -57,8 +58,12 @@ FAMILY_NAMES = {
     "fedbuff": "fedbuff, at most 5 to all clients at work",
     "random": "random, 3 to 30 clients per round",
 }
-LABELLED = {"pace-async, priced": (-10, -8), "pace-async, capped": (10, 7), "fedbuff": (8, 8), "random": (12, 0)}
-"""Where the names of points stand, in points to the right and up."""
+NAME_SIZE = (5.5, 11.0)
+"""Width of a letter and height of the names of points, in points."""
+MARK = 5.0
+"""Half the size of a mark, in points."""
+NAME_DISTANCES = (9, 12, 16, 22)
+"""Distances between a point and its name, in points; nearer ones come first."""
 NAMES = {"digits-0.3": "digits, very uneven", "digits-rotated": "digits, rotated"}
 
 
@@ -180,29 +185,69 @@ def draw(summary: dict[str, Any], path: Path) -> None:
             met = [point for point in points if "seconds" in point]
             axes.plot(
                 [p["seconds"] for p in met], [p["work"] for p in met], STYLE[family], label=FAMILY_NAMES[family],
-                markersize=12 if family == "pace" else 5, color=FIXED[family.partition(",")[0]].colour,
+                markersize=12 if family == "pace" else 5, color=_colour(family),
             )  # fmt: skip
         axes.set(xscale="log", yscale="log")
         axes.margins(0.12)
         for up in (False, True):
             readable_ticks(axes, True, y=up, room=60 if up else 15)
-        _name_ends(axes, families)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=10)
     figure.suptitle(_message(summary), x=0.01, ha="left", fontsize=13, fontweight="bold", color=INK)
+    figure.draw_without_rendering()  # places the panels
+    for axes, families in zip(panels, summary.values(), strict=True):
+        _name_ends(axes, families)
     save(figure, path)
 
 
+def _colour(family: str) -> str:
+    return FIXED[family.partition(",")[0]].colour
+
+
 def _name_ends(axes: Any, families: dict[str, list[dict[str, Any]]]) -> None:
-    """Write the settings at both ends of each curve; those between lie in order."""
+    """Write the settings at both ends of each curve, where they cover least; those between lie in order."""
+    points_per_pixel = 72 / axes.figure.dpi
+    curves = {}
     for family, points in families.items():
-        met = [point for point in points if "seconds" in point and point["label"]]
-        for point in dict.fromkeys((0, len(met) - 1)) if met else ():
+        met = [point for point in points if "seconds" in point]
+        places = [(point["seconds"], point["work"]) for point in met]
+        curves[family] = (met, axes.transData.transform(places).reshape(-1, 2) * points_per_pixel)
+    low, high = (corner * points_per_pixel for corner in axes.bbox.get_points())
+    covered = np.vstack([_dense(at) for _, at in curves.values()])
+    for family, (met, at) in curves.items():
+        for end in dict.fromkeys((0, len(met) - 1)) if met and met[0]["label"] else ():
+            size = np.array([NAME_SIZE[0] * len(met[end]["label"]), NAME_SIZE[1]])
+            costs = [_hidden(at[end] + one, size, covered, low, high) for one in _around(size)]
+            place = _around(size)[int(np.argmin(costs))]
             axes.annotate(
-                met[point]["label"], (met[point]["seconds"], met[point]["work"]), xytext=LABELLED[family],
+                met[end]["label"], (met[end]["seconds"], met[end]["work"]), xytext=tuple(place),
                 textcoords="offset points", ha="center", va="center", fontsize=9,
-                color=INK, path_effects=[withStroke(linewidth=2.5, foreground="white")],
+                color=_colour(family),
             )  # fmt: skip
+            covered = np.vstack([covered, _dense(at[end] + place + np.array([[-0.3, 0], [0.3, 0]]) * size)])
+
+
+def _dense(places: FloatArray) -> FloatArray:
+    """Return the points of the marks at these places, and of the line through them, about one point apart."""
+    within = np.linspace(-MARK, MARK, 6)
+    parts = [place + np.column_stack([each.ravel() for each in np.meshgrid(within, within)]) for place in places]
+    for start, end in pairwise(places):
+        parts.append(np.linspace(start, end, 2 + int(np.abs(end - start).max())))
+    return np.vstack(parts)
+
+
+def _around(size: FloatArray) -> list[FloatArray]:
+    """Return possible centres of a name around its point, the nearest first."""
+    angles = np.linspace(0, 2 * np.pi, 16, endpoint=False)
+    directions = np.column_stack([np.cos(angles), np.sin(angles)])
+    return [each * (distance + np.array([size[0] / 2 - 3, 0])) for distance in NAME_DISTANCES for each in directions]
+
+
+def _hidden(centre: FloatArray, size: FloatArray, covered: FloatArray, low: FloatArray, high: FloatArray) -> float:
+    """Return how much a name would cover, and how far it would be outside of its panel."""
+    apart = np.abs(covered - centre)
+    outside = np.maximum(low - (centre - size / 2), 0) + np.maximum(centre + size / 2 - high, 0)
+    return float((apart < size / 2).all(axis=1).sum()) + 10 * float(outside.sum())
 
 
 def arguments() -> argparse.Namespace:

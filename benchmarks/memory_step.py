@@ -12,14 +12,16 @@ plain average is `fedpace.server.average` with the same answers, part of the sam
 one thread, the rule in as many as there are cores, up to four. `cpu_` is processor time, of all threads together.
 
 `peak` is the most memory that the process had during a step of the rule (Linux: `VmHWM`), `before` what it had when the
-rows, the answers and the model were there. `beyond` is the difference, in models of 4 bytes per parameter: the next
-model, the rule's own vectors, the references and new rows of the step beside the old ones, and temporary copies. `kept`
-is the part that is still there after the last step. Prints a JSON object with a line per pair.
+rows, two references, the answers and the model were there, and nothing else. `beyond` is the difference, in models of 4
+bytes per parameter: the next model, the sum of the rows, the momentum, and temporary copies. `kept` is the part that is
+still there after the last step. Memory that the allocator holds for later is returned before each step. Prints a JSON
+object with a line per pair.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import json
 import statistics
@@ -95,6 +97,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     sent = [np.zeros(length, np.float32), np.full(length, 0.001, np.float32)]
     answers = [some(rng, length) for _ in range(count)]
     model: Any = np.full(length, 0.001, np.float32)
+    ctypes.CDLL(None).malloc_trim(0)
     before, most = resident("VmRSS"), 0
     ours, plain, work, plain_work = [], [], [], []
     for step in range(options.steps):
@@ -103,6 +106,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         average(Average(), None, model, answers, sent, places, options, step)
         plain.append(time.perf_counter() - began)
         plain_work.append(time.process_time() - worked)
+        ctypes.CDLL(None).malloc_trim(0)
         forget_peak()
         began, worked = time.perf_counter(), time.process_time()
         model, state = average(rule, state, model, answers, sent, places, options, step)
@@ -132,7 +136,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) -> Any:
-    """Return a state that remembers so many clients."""
+    """Return a state that remembers so many clients. Their sum is not known yet: the first step computes it."""
     rng = np.random.default_rng(1)
     pattern = store.keep(some(rng, length).astype(np.float64))
     rows = []
@@ -141,7 +145,7 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
         row[:] = pattern
         rows.append(row)
     state = rule.init(np.zeros(length))
-    reference = store.keep(np.zeros(length), store.reference_bits)
+    references = [store.keep(np.zeros(length), store.reference_bits) for _ in range(2)]
     same: dict[str, Any] = {
         name: (value,) * clients
         for name, value in {
@@ -157,15 +161,14 @@ def filled(rule: MemoryCorrected, store: RowStore, length: int, clients: int) ->
     return replace(
         state,
         offsets=Stack.none(np.zeros(length)).of(rows),
-        offset_sum=store.values(pattern).astype(np.float32) if length > 2**18 else np.zeros(0),
-        references=Stack.none(np.zeros(length)).of([reference]),
+        references=Stack.none(np.zeros(length)).of(references),
         remembered_clients=tuple(range(clients)),
         remembered=clients,
-        reference_versions=(0,),
-        reference_scales=(0.0,),
-        reference_paths=(0.0,),
-        reference_squares=(1.0,),
-        reference_lengths=(0.01 * length**0.5,),
+        reference_versions=(-1, 0),  # as in every step: one that late answers need, and one that none needs any more
+        reference_scales=(0.0,) * 2,
+        reference_paths=(0.0,) * 2,
+        reference_squares=(1.0,) * 2,
+        reference_lengths=(0.01 * length**0.5,) * 2,
         memory_bits=store.bits,
         **same,
     )

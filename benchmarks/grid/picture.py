@@ -80,12 +80,18 @@ def draw(judged: Judged, path: Path) -> None:
         axes.plot([1, factor], [y, y], color=INK, linewidth=3, alpha=0.25, zorder=2, solid_capstyle="round")
         for value, colour, size in (
             (others[BASELINE][row], FIXED["random"].colour, 8),
-            (others["pace"][row], FIXED["pace"].colour, 8),
-            (factor, INK, 10),
+            (others["pace"][row], FIXED["pace"].colour, 7),
+            (factor, INK, 11),
         ):
             if value is not None:  # small ones in front
                 axes.plot(
-                    [value], [y], "o", color=colour, markersize=size, markeredgecolor="white", zorder=5 - size / 10
+                    [value],
+                    [y],
+                    "o",
+                    color=colour,
+                    markersize=size,
+                    markeredgecolor="white" if size > 7 else colour,
+                    zorder=5 - size / 10,
                 )
         if factor is not None:
             axes.annotate(

@@ -104,7 +104,7 @@ def draw_staleness(path: Path) -> None:
     for client, began, end, _, lag in done:
         if lag is None:
             continue  # answered, and in hand still
-        colour, ink = (PALETTE[0], "white") if not lag else (PALETTE[4] if lag < 4 else PALETTE[1], INK)
+        colour, ink = (PALETTE[0], "white") if not lag else (PALETTE[3] if lag < 4 else PALETTE[1], INK)
         axes.barh(client, end - began - 0.08, left=began + 0.04, height=0.62, color=colour)
         axes.text((began + end) / 2, client, str(lag), ha="center", va="center", fontsize=8, color=ink)
     for step in steps:

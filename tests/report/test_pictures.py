@@ -231,6 +231,14 @@ def test_a_scheme_has_the_same_colour_in_every_figure():
     assert variants["pace-async"] != alone
 
 
+def test_nothing_shares_a_colour_with_our_schemes_while_others_are_free():
+    """In README's picture the line of over-selection was once as orange as that of pace."""
+    demo = ("random", "pace", "pace-async", "fedbuff", "fed-cs", "delayhet-submodular", "delayhet-sampling")
+    found = scheme_looks([*((name, name) for name in demo), ("over-selection", "random")])
+    assert len({look.colour for look in found.values()}) == 7, "all colours are taken"
+    assert found["over-selection"].colour not in {found["pace"].colour, found["pace-async"].colour}
+
+
 def test_there_is_never_an_empty_figure(make_run):
     """A server whose clients evaluate records no metric: the page shows the training loss instead."""
     run = make_run("pace", 0, [(10, 0.5), (10, 0.9)], expected_delays=())

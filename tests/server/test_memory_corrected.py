@@ -318,6 +318,23 @@ def test_shrinking_is_counted_per_step():
     assert state.log_scale == pytest.approx(np.log(0.8), abs=1e-6)
 
 
+def test_offsets_shrink_by_no_more_than_half_per_step():
+    """All six agree by accident: the shrinking that one step shows is bounded."""
+    model, state = first_step()
+    _, state = heard(state, model, 1, {client: np.ones(WIDTH) + 0.01 * OWN[client] for client in range(CLIENTS)})
+    assert state.shrinking == 0.5
+
+
+def test_the_variance_between_clients_is_averaged_over_steps():
+    """Of the old value 0.7 is kept; that of one step alone would follow every accident."""
+    model, state = first_step()
+    first = np.sum(OWN**2) / (CLIENTS - 1)
+    assert state.mean_variance == pytest.approx(first)
+    _, state = heard(state, model, 1, {client: np.ones(WIDTH) + 2 * OWN[client] for client in range(CLIENTS)})
+    assert state.mean_variance == pytest.approx(0.7 * first + 0.3 * 4 * first)
+    assert state.disagreement == pytest.approx(state.mean_variance / state.mean_square)
+
+
 @pytest.mark.parametrize("b", [1.0, 0.5])
 @pytest.mark.parametrize(("before", "kept"), [(-1.0, 0.0), (0.0, 0.0), (1000.0, 0.7)])
 def test_drift_is_b_times_the_change_per_distance_and_falls_slowly(b, before, kept):
@@ -346,6 +363,7 @@ def test_changes_that_cancel_leave_no_error_in_the_memory():
     for sign in (1.0, -1.0):
         model, state = first_step()
         model, state = heard(state, model, 1, {0: np.ones(WIDTH)})
+        state = replace(state, common_change=1e3, total_change=1e3)  # earlier evidence, which a third of them replace
         reference = np.asarray(state.references.rows[1])
         late = []
         for client, factor in ((4, 1.0), (5, sign)):
@@ -422,6 +440,8 @@ def test_a_response_is_no_larger_than_the_ratio_of_local_steps():
     state = after_a_step((1, 1, 1, 4, 4, 4))[1]
     assert state.usual_steps == pytest.approx(2)
     assert state.remembered_responses == (1.0,) * CLIENTS, "twice or half as many steps as usual count as alike"
+    state = after_a_step((1, 1, 1, 5, 5, 5))[1]
+    assert state.remembered_responses[-1] == pytest.approx(np.sqrt(5) / 2), "a little more than twice as many count"
     state = after_a_step((1, 1, 1, 1, 1, 1000))[1]
     assert max(state.remembered_responses[:-1]) <= 1 < state.remembered_responses[-1]
     assert state.remembered_responses[-1] <= 1000 / state.usual_steps / 2

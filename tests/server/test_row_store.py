@@ -71,10 +71,11 @@ def test_large_models_step_as_small_ones(memory, reach, shares, monkeypatch):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(parts, "RUN", 2)
-    monkeypatch.setattr(nesterov, "STORED_BITS", 16)  # with 8, inner products of 700 values are off by 1e-4
+    for name in ("STORED_BITS", "MOVE_BITS"):  # with fewer, inner products of 700 values are off by 1e-4 and more
+        monkeypatch.setattr(nesterov, name, 16)
     large = list(play(rule, 14, shares=shares))
     # Rounding to a few bits turns the last digit of a double into a whole step for a few values.
-    close = {"float32": 1e-5, "16bit": 1e-5, "8bit": 1e-3, "4bit": 2e-2}[memory]
+    close = {"float32": 1e-5, "16bit": 3e-5, "8bit": 1e-3, "4bit": 2e-2}[memory]
     for (model, state), (other, again) in zip(small, large, strict=True):
         np.testing.assert_allclose(other, model, atol=close * np.abs(model).max())
         assert again.remembered_clients == state.remembered_clients
@@ -235,6 +236,7 @@ def test_momentum_of_large_models_is_that_of_small_ones(monkeypatch):
         monkeypatch.setattr(module, "LARGE", 100)
     monkeypatch.setattr(parts, "PART", 128)
     monkeypatch.setattr(nesterov, "STORED_BITS", 16)
+    monkeypatch.setattr(nesterov, "MOVE_BITS", 16)
     for (model, state), (again, other) in zip(small, models(), strict=True):
         np.testing.assert_allclose(again, model, atol=1e-5)
         assert other.step_factor == pytest.approx(state.step_factor)
@@ -243,7 +245,7 @@ def test_momentum_of_large_models_is_that_of_small_ones(monkeypatch):
 
 
 def long_steps(width, steps):
-    """States of `nesterov` on a quadratic of `width` parameters; its curvature limits the momentum."""
+    """Models, states and lengths of moves of `nesterov` on a quadratic; its curvature limits the momentum."""
     rule, rng = Nesterov(), np.random.default_rng(6)
     speeds, optimum = rng.uniform(0.05, 0.6, width), rng.normal(size=width)
     state, model = rule.init(np.zeros(width)), np.zeros(width)
@@ -252,55 +254,85 @@ def long_steps(width, steps):
         for _ in range(3):
             gather.add(model + speeds * (optimum - model) + 0.05 * rng.normal(size=width), model, 1 / 3)
         model, state = rule.apply(state, model, gather.answers())
-        yield model, state
+        yield model, state, state.moved
 
 
-def test_eight_bits_of_the_last_moves_change_no_step_of_a_large_model(monkeypatch):
+def test_few_bits_of_the_last_moves_change_no_step_of_a_large_model(monkeypatch):
     width = parts.LARGE + 1
     stored = list(long_steps(width, 5))
     assert stored[-1][1].last.dtype == np.uint8
     monkeypatch.setattr(nesterov, "LARGE", width)  # now a small one, in double precision
-    for (model, state), (other, again) in zip(stored, long_steps(width, 5), strict=True):
-        assert np.linalg.norm(model - other) < 2e-5 * np.linalg.norm(other)
-        for name in ("step_factor", "carried", "curvature", "moved"):
+    for (model, state, moved), (other, again, far) in zip(stored, long_steps(width, 5), strict=True):
+        assert np.linalg.norm(model - other) < 1e-4 * np.linalg.norm(other)
+        assert moved == pytest.approx(far, rel=1e-3)
+        for name in ("step_factor", "carried", "curvature"):
             assert getattr(state, name) == pytest.approx(getattr(again, name), rel=1e-3), name
 
 
-def test_a_large_step_takes_the_vectors_of_the_state_and_leaves_one_without_momentum(in_small_parts):
+def test_a_large_step_writes_over_the_vectors_of_the_state(in_small_parts):
+    """And leaves it without momentum."""
     played = play(MemoryCorrected(memory="4bit"), 8)
     for _ in range(6):
         _, before = next(played)
-    rows, lead, total = before.offsets.rows, before.momentum, before.offset_sum
-    copies = [row.copy() for row in rows]
+    lead, total = before.momentum, before.offset_sum
+    rows = dict(zip(before.remembered_clients, before.offsets.rows, strict=True))
     _, after = next(played)
     assert np.shares_memory(after.momentum, lead)
     assert np.shares_memory(after.offset_sum, total)
-    assert [len(getattr(before, name)) for name in ("momentum", "last", "move", "move_before", "offset_sum")] == [0] * 5
-    for row, copy in zip(rows, copies, strict=True):
-        np.testing.assert_array_equal(row, copy)  # rows are never changed: the sum can be made again from them
+    assert [len(getattr(before, name)) for name in ("momentum", "last", "move_before", "lengths", "offset_sum")] == [
+        0
+    ] * 5
+    assert len(rows) == CLIENTS
+    for client, row in zip(after.remembered_clients, after.offsets.rows, strict=True):
+        assert row is rows[client], "no row has a copy"
 
 
-def test_a_state_whose_step_failed_goes_on(in_small_parts, monkeypatch):
-    """The sum of the offsets is computed anew, and is the same."""
+def test_a_reference_that_no_answer_can_need_gives_its_room_to_the_next(in_small_parts):
     rule = MemoryCorrected(memory="4bit")
+    state, model, reference = rule.init(np.zeros(WIDTH)), np.zeros(WIDTH), None
+    for version in range(4):
+        gather = Gather(rule, np.zeros(WIDTH), mean=False)
+        for client in (0, 3):
+            gather.add(model + OWN[client], model, 0.5, Source(client, version, 0.5))
+        model, state = rule.apply(state, model, gather.answers(version, frozenset({version})))
+        assert state.reference_versions == (version,)
+        assert reference is None or state.references.rows[0] is reference
+        (reference,) = state.references.rows
+
+
+def failed(monkeypatch, memory, late):
+    """A state of 9 clients whose step with clients 0 and 3 failed at its end, and what it needs to go on."""
+    rule = MemoryCorrected(memory=memory)
     played = play(rule, 8)
     for _ in range(6):
         model, state = next(played)
-    total = state.offset_sum.copy()
     gather = Gather(rule, np.zeros(WIDTH), mean=False)
-    for client in (0, 3):
-        gather.add(model + OWN[client], model, 0.5, Source(client, 6, 1 / CLIENTS))
-    answers = gather.answers(6, frozenset({6}))
-    monkeypatch.setattr(Nesterov, "limited", lambda *_, **__: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        rule.apply(state, model, answers)
-    monkeypatch.undo()
+    gather.add(model + OWN[0], model, 1.0, Source(0, 6, 1 / CLIENTS))
+    gather.add(model + OWN[3], model, float(not late), Source(3, 5 if late else 6, 1 / CLIENTS))
+    answers = gather.answers(6, frozenset({5, 6}))
+    stored = dict(zip(state.remembered_clients, (row.copy() for row in state.offsets.rows), strict=True))
+    with monkeypatch.context() as patched:
+        patched.setattr(Nesterov, "limited", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rule.apply(state, model, answers)
+    return rule, state, model, answers, stored
+
+
+@pytest.mark.parametrize("memory", ["float32", "4bit"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_state_whose_step_failed_goes_on_without_the_clients_of_the_step(in_small_parts, monkeypatch, memory, late):
+    """Their rows are half written. All others are as they were, and their sum is computed anew."""
+    rule, state, model, answers, stored = failed(monkeypatch, memory, late)
+    assert set(state.remembered_clients) == set(range(CLIENTS)) - {0, 3}
+    for client, row in zip(state.remembered_clients, state.offsets.rows, strict=True):
+        np.testing.assert_array_equal(row, stored[client])
+    assert len(state.remembered_versions) == len(state.remembered_responses) == CLIENTS - 2
+    assert len(state.reference_versions) == len(state.references.rows) == len(state.reference_lengths) > 0
     assert len(state.offset_sum) == 0
-    np.testing.assert_allclose(
-        _memory.Memory(state, 6, store=RowStore(WIDTH, 4))._mean(slice(None), 1.0), total, atol=1e-6
-    )
-    for module in (server_rule, _memory, memory_corrected, nesterov, parts):
-        monkeypatch.setattr(module, "LARGE", 100)
     again, after = rule.apply(state, model, answers)
     assert np.isfinite(again).all()
-    assert after.remembered == state.remembered
+    assert after.remembered == CLIENTS
+    store = RowStore(WIDTH, after.memory_bits)
+    told = zip(after.offsets.rows, after.remembered_shares, after.remembered_scales, strict=True)
+    expected = sum(share * np.exp(after.log_scale - scale) * store.values(row) for row, share, scale in told)
+    np.testing.assert_allclose(after.offset_sum, expected, atol=1e-6)

@@ -168,3 +168,10 @@ def test_the_evaluation_itself_is_the_first_of_the_instants():
     rounds = [(0.0, 0.0), (10.0, 1.0), (20.0, 0.625), (30.0, 0.625), (40.0, 0.0), (90.0, 0.0)]
     for looks in ("rounds", "grid"):
         assert held_from(rounds, 0.75, "up", hold=3, every=10.0, looks=looks) == (1, 1)
+
+
+def test_of_two_rounds_that_end_together_the_first_is_held_though_the_second_is_worse():
+    """The metric at an instant is that of the first round that ends then: the one that met the target."""
+    rounds = [(0.0, 0.0), (10.0, 0.9), (10.0, 0.1), (20.0, 0.1)]
+    assert held_from(rounds, 0.8, "up", hold=1, every=10.0) == (1, 1)
+    assert held_from(rounds, 0.45, "up", hold=2, every=10.0) == (1, 1), "the mean of 0.9 and 0.1 is above 0.45"

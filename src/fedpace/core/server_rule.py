@@ -98,17 +98,18 @@ class WeightedSum:
     def __init__(self, updates: Sequence[Update], weights: Sequence[float], length: int) -> None:
         self._updates, self._weights, self.shape = updates, weights, (length,)
 
-    def measured(self) -> tuple[FloatArray, float]:
-        """Return the sum in double precision, and sum a_i |u_i|^2."""
-        total = np.zeros(self.shape)
+    def measured(self, into: NDArray[Any] | None = None) -> tuple[NDArray[Any], float]:
+        """Return the sum, and sum a_i |u_i|^2. The sum is in double precision, or in that of `into`, which it fills."""
+        total = np.empty(self.shape) if into is None else into
 
         def add(part: slice) -> float:
-            square = 0.0
+            found, square = np.zeros(len(total[part])), 0.0
             for update, weight in zip(self._updates, self._weights, strict=True):
                 if weight:
                     values = update[part]
-                    total[part] += weight * values
+                    found += weight * values
                     square += weight * inner(values, values)
+            total[part] = found
             return square
 
         return total, sum(in_parts(add, *self.shape))

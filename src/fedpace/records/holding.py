@@ -133,8 +133,7 @@ class Holding:
 
     def _at(self, start: float, position: int, number: int) -> float:
         """Return the metric at instant `number` after `start`; round `position` is current at `start`."""
-        instant = start + number * self.every
-        return self._current[position if instant <= start else self._current_at(instant, position)]
+        return self._current[self._current_at(start + number * self.every, position)]
 
     def _current_at(self, instant: float, low: int) -> int:
         """Return the round that is current at an instant; if several end at this instant, the first of them."""

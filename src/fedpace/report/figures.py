@@ -279,7 +279,10 @@ def cohort_chart(runs: Sequence[RunRecord], comparison: Comparison) -> Chart | N
     """Return the number of different clients in each round or step; None if there was no round."""
     look = looks(comparison)
     series = [
-        _step_line(scheme, curve, look[scheme.label], "%{y:.4~r} clients in step %{x:.0f}", 0.0)
+        replace(
+            _step_line(scheme, curve, look[scheme.label], "%{y:.4~r} clients in step %{x:.0f}", 0.0),
+            name=numbers.shortened(scheme.label, 24),
+        )
         for scheme, members in by_scheme(runs, comparison)
         if (curve := cohort_over_rounds(members)) is not None
     ]
@@ -304,7 +307,7 @@ def speed_chart(runs: Sequence[RunRecord], comparison: Comparison, of: Literal["
         series.append(
             Series(
                 np.arange(1.0, len(mean) + 1), mean, "line", scheme.label, colour=style.colour, dash=style.dash,
-                symbol=style.symbol, size=6, hover="%{y:.3~r} in tenth %{x}",
+                symbol=style.symbol, size=6, hover="%{y:.3~r} in tenth %{x}", name=numbers.shortened(scheme.label, 24),
             )
         )  # fmt: skip
     if not series:

@@ -6,7 +6,6 @@ import io
 import textwrap
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from fedpace.report.figures import (
     metric_chart,
     work_chart,
 )
-from fedpace.report.plotly_figures import name_sides
+from fedpace.report.plotly_figures import NAME_GAP, NAME_GAPS, PATH_STEP, dense_path, line_names, name_sides
 from fedpace.report.style import BAR, FAINT, INK, MAX_BANDED
 from fedpace.report.summary import headline
 from fedpace.report.tables import caption, missed
@@ -44,7 +43,9 @@ MARKS = {
 }  # fmt: skip
 """Plotly's names of marks -> matplotlib's; a hollow mark has the name with `-open`."""
 LETTER = 0.024
-"""Width of a letter of a name, as a share of the axes' width."""
+"""Width of a letter of a mark's name, as a share of the axes' width."""
+CURVE_LETTER = 0.0125
+"""Width of a letter of a curve's name, as a share of the axes' width: curves have the whole width of the picture."""
 OFFSETS = {
     "top": (0, 9, "center", "bottom"),
     "bottom": (0, -9, "center", "top"),
@@ -61,7 +62,7 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     curves = metric_chart(runs, comparison)
     costs = work_chart(comparison, seeds=False)
     curve_title = f"{comparison.metric.capitalize()} over {comparison.clock}"
-    charts = [_unnamed(curves), *([costs] if costs is not None else []), delays_chart(runs)]
+    charts = [curves, *([costs] if costs is not None else []), delays_chart(runs)]
     titles = [curve_title, *(["What it cost"] if costs is not None else []), "Delays of the clients"]
     missing = ["nothing was evaluated", *([""] if costs is not None else []), "no delays recorded"]
     names = [_legend_text(scheme, comparison) for scheme in comparison.schemes]
@@ -124,7 +125,8 @@ def draw_chart(axes: Any, chart: Chart, *, bands: bool = True) -> None:
     tidy(axes, chart.title, chart.x.title, chart.y.title)
     for each in chart.series:
         _draw_series(axes, each, bands=bands)
-    if any(each.name for each in chart.series):
+    marked = [each for each in chart.series if each.name and each.shape == "marks"]
+    if marked:
         axes.margins(0.16)
     for letter, axis in (("x", chart.x), ("y", chart.y)):
         _set_axis(axes, letter, axis, chart)
@@ -142,9 +144,11 @@ def draw_chart(axes: Any, chart: Chart, *, bands: bool = True) -> None:
         # Bars leave room for it above them; between lines it takes the emptiest place.
         place = "upper left" if any(each.shape == "area" for each in chart.series) else "best"
         axes.legend(loc=place, frameon=False, fontsize=9, borderaxespad=0.2)
-    named = [(float(each.x[0]), float(each.y[0]), each.name) for each in chart.series if each.name]
-    if named and len(named) <= MAX_NAMED:
-        write_names(axes, [(x, y) for x, y, _ in named], [name for *_, name in named])
+    if 0 < len(marked) <= MAX_NAMED:
+        write_names(axes, [(float(each.x[0]), float(each.y[0])) for each in marked], [each.name for each in marked])
+    lines = [each for each in chart.series if each.name and each.shape == "steps"]
+    if 0 < len(lines) <= MAX_NAMED:
+        _name_curves(axes, lines, chart.rule)
 
 
 def _draw_series(axes: Any, each: Series, *, bands: bool) -> None:
@@ -185,7 +189,7 @@ def _set_axis(axes: Any, letter: str, axis: Axis, chart: Chart) -> None:
     if axis.ticks:
         getattr(axes, f"set_{letter}ticks")(*zip(*axis.ticks, strict=True))
     else:
-        room = 200 if letter == "y" or not any(each.name for each in chart.series) else 20
+        room = 200 if letter == "y" or not any(each.name and each.shape == "marks" for each in chart.series) else 20
         readable_ticks(axes, axis.log, y=letter == "y", room=room, whole=axis.whole)
 
 
@@ -197,6 +201,29 @@ def write_names(axes: Any, points: list[tuple[float, float]], names: list[str]) 
         right, up, ha, va = OFFSETS[side]
         axes.annotate(
             name, point, xytext=(right, up), textcoords="offset points", ha=ha, va=va, fontsize=9.5, color=INK,
+            zorder=4, parse_math=False,
+        )  # fmt: skip
+
+
+def _name_curves(axes: Any, lines: Sequence[Series], rule: tuple[float, str] | None) -> None:
+    """Write each curve's name beside it, where there is a free place; the legend has all names."""
+    axes.autoscale_view()
+    to_shares = axes.transData + axes.transAxes.inverted()
+    paths = [dense_path(*to_shares.transform(np.column_stack([each.x, each.y])).T) for each in lines]
+    ruled = np.empty((0, 2))
+    if rule is not None:
+        across = np.arange(0, 1, PATH_STEP)
+        height = axes.transAxes.inverted().transform(axes.transData.transform((axes.get_xlim()[0], rule[0])))[1]
+        ruled = np.column_stack([across, np.full(len(across), height)])
+    places = line_names(paths, [each.name for each in lines], CURVE_LETTER, ruled)
+    for each, path, place in zip(lines, paths, places, strict=True):
+        if place is None:
+            continue
+        at, side = place
+        right, up = NAME_GAPS[side]
+        axes.text(
+            path[at, 0] + right * NAME_GAP, path[at, 1] + up * NAME_GAP, each.name, transform=axes.transAxes,
+            ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up], fontsize=9.5, color=each.colour,
             zorder=4, parse_math=False,
         )  # fmt: skip
 
@@ -272,13 +299,6 @@ def save(figure: Any, path: Path) -> None:
 
 
 # -- the picture of a comparison -------------------------------------------------------------------------------------
-
-
-def _unnamed(chart: Chart | None) -> Chart | None:
-    """Return the curves without names beside them: the legend below the picture has names and times."""
-    if chart is None:
-        return None
-    return replace(chart, series=tuple(replace(each, name="") for each in chart.series))
 
 
 def _draw_legend(figure: Any, comparison: Comparison, names: list[str], columns: int) -> Any:

@@ -1,7 +1,7 @@
 """Turns charts into plotly's JSON, as plain dictionaries, so that plotly's Python classes are not needed.
 
 The page's script sets the colours of text and grid, because it knows whether the screen is light or dark. Names stand
-beside lines and marks where they cover least; `picture` places its names with `name_sides` too.
+beside lines and marks where they cover least; `picture` places its names with the same functions.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ Corner = Literal["top left", "top right", "bottom left", "bottom right"]
 """Places beside a curve that names take too, by plotly's names: a rising curve leaves its upper left free."""
 LETTER = 0.0085
 """Width of a letter of a name, as a share of the figure's width: 8 of 940 pixels."""
+NAME_GAP = 0.008
+"""Distance between a curve and its name, as a share of the axes."""
+NAME_GAPS: dict[Side | Corner, tuple[int, int]] = {
+    "top": (0, 1), "bottom": (0, -1), "right": (1, 0), "left": (-1, 0), "top left": (-1, 1), "top right": (1, 1),
+    "bottom left": (-1, -1), "bottom right": (1, -1),
+}  # fmt: skip
+"""Place of a name beside a curve -> the direction in which it is away from the curve: right and up."""
 PATH_STEP = 0.008
 """Distance of the points of a curve that its name should not cover, as a share of the axes."""
 
@@ -142,7 +149,7 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
     if not named or len(named) > MAX_NAMED:
         return []
     x, y = (_shares(chart, letter, axis) for letter, axis in (("x", chart.x), ("y", chart.y)))
-    paths = [_path(x[number], y[number]) for number in named]
+    paths = [dense_path(x[number], y[number], steps=chart.series[number].shape == "steps") for number in named]
     across = np.arange(0, 1, PATH_STEP) if chart.rule is not None else np.empty(0)
     high = _share(chart, "y", chart.y, np.full(len(across), chart.rule[0] if chart.rule is not None else 0.0))
     places = line_names(paths, [chart.series[number].name for number in named], LETTER, np.column_stack([across, high]))
@@ -151,7 +158,9 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
         if place is None:
             continue
         each, (at, side) = chart.series[number], place
-        point = {"x": _value(chart, "x", chart.x, path[at, 0]), "y": _value(chart, "y", chart.y, path[at, 1])}
+        right, up = NAME_GAPS[side]
+        x_share, y_share = path[at, 0] + right * NAME_GAP, path[at, 1] + up * NAME_GAP
+        point = {"x": _value(chart, "x", chart.x, x_share), "y": _value(chart, "y", chart.y, y_share)}
         found.append(
             {"type": "scatter", "mode": "text", "x": compact([point["x"]]), "y": compact([point["y"]]),
              "text": [escaped(each.name)], "textposition": SIDES.get(side, side), "legendgroup": escaped(each.scheme),
@@ -160,13 +169,18 @@ def _line_labels(chart: Chart) -> list[PlotlyFigure]:
     return found
 
 
-def _path(x: FloatArray, y: FloatArray) -> FloatArray:
-    """Return a step curve as dense points (x, y): along each step, then up or down to the next one."""
+def dense_path(x: FloatArray, y: FloatArray, *, steps: bool = True) -> FloatArray:
+    """Return a curve as dense points (x, y); with `steps`, it goes along and then up or down to each point."""
     found = [(x[0], y[0])]
     for number in range(1, len(x)):
-        along = np.linspace(x[number - 1], x[number], 2 + int(abs(x[number] - x[number - 1]) / PATH_STEP))[1:]
-        up = np.linspace(y[number - 1], y[number], 2 + int(abs(y[number] - y[number - 1]) / PATH_STEP))[1:]
-        found += [(each, y[number - 1]) for each in along] + [(x[number], each) for each in up]
+        away = abs(x[number] - x[number - 1]), abs(y[number] - y[number - 1])
+        counts = [2 + int(each / PATH_STEP) for each in (away if steps else (max(away), max(away)))]
+        along = np.linspace(x[number - 1], x[number], counts[0])[1:]
+        up = np.linspace(y[number - 1], y[number], counts[1])[1:]
+        if steps:
+            found += [(each, y[number - 1]) for each in along] + [(x[number], each) for each in up]
+        else:
+            found += list(zip(along, up, strict=True))
     points = np.array(found, dtype=np.float64)
     # Points that are closer than a pixel count once: a curve with many short steps is not heavier than another.
     return points[np.sort(np.unique((points / PATH_STEP * 2).round(), axis=0, return_index=True)[1])]
@@ -260,7 +274,7 @@ def line_names(
             # Where curves are close to each other, a name could belong to any of them.
             close = int((np.abs(others - (x, y)).max(axis=1) < NAME_APART).sum())
             wide = letter * len(name)
-            for side, box in (_name_boxes(x, y, wide, 0.008) | _corner_boxes(x, y, wide, 0.008)).items():
+            for side, box in (_name_boxes(x, y, wide, NAME_GAP) | _corner_boxes(x, y, wide, NAME_GAP)).items():
                 left, low, right, high = box
                 if min(left, low) < 0 or max(right, high) > 1:  # not beyond the axes
                     continue

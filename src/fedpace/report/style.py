@@ -1,8 +1,8 @@
 """Colours, dashes and marks of the schemes, the same in every figure.
 
-Each scheme of the package has one colour and dash everywhere: `pace-async` is always blue, and `random`, the usual
-baseline, is always grey. Other schemes, and second variants of a scheme in one comparison, take looks that are still
-free.
+Each scheme of the package has one colour and dash everywhere: `pace-async` is always blue, `pace` is orange, and
+`random`, the usual baseline, is grey. Other schemes, and second variants of a scheme in one comparison, take looks that
+are still free.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass
 PALETTE = ("#0072b2", "#ff5a00", "#a50fff", "#b4875a", "#ff2de1", "#d2001e")
 """Found by search: each has a contrast of 3 or more on the light and on the dark page, and any two, the neutral one
 included, are told apart with every common colour blindness (tests/report/test_style.py measures both)."""
+OURS = 2
+"""Number of colours, the first of the palette, that no other scheme shares with `pace-async` and `pace` if it can."""
 NEUTRAL = "#7f7f7f"
 """Colour of `random`, which the others are compared with."""
 INK, FAINT, BAR = "#222222", "#d9d9d9", "#9aa7b5"
@@ -40,7 +42,11 @@ class Look:
         return SYMBOLS[self.dash]
 
 
-LOOKS = tuple(Look(colour, dash) for dash in DASHES for colour in PALETTE)
+LOOKS = (
+    *(Look(colour, DASHES[0]) for colour in PALETTE),
+    *(Look(colour, dash) for dash in DASHES[1:] for colour in PALETTE[OURS:]),
+    *(Look(colour, dash) for dash in DASHES[1:] for colour in PALETTE[:OURS]),
+)
 BASELINE = Look(NEUTRAL, DASHES[0])
 SCHEMES = (
     "pace-async", "pace", "fedbuff", "fed-cs", "delayhet-submodular", "delayhet-sampling",
@@ -66,9 +72,14 @@ def scheme_looks(schemes: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 def _free(label: str, taken: dict[str, Look]) -> Look:
-    """Return the least used look, preferring the least used colour."""
+    """Return the least used look, preferring the least used colour, and other colours than those of `OURS`."""
     used, colours = Counter(taken.values()), Counter(look.colour for look in taken.values())
     start = zlib.crc32(label.encode())
-    # The colour of pace-async comes last, so that it stands for nothing else as long as possible.
-    order = {look: (look.colour == PALETTE[0], (place - start) % len(PALETTE)) for place, look in enumerate(LOOKS)}
-    return min(LOOKS, key=lambda look: (used[look], colours[look.colour], DASHES.index(look.dash), order[look]))
+
+    def cost(look: Look) -> tuple[int, ...]:
+        place, ours = LOOKS.index(look), look.colour in PALETTE[:OURS]
+        shared = ours and colours[look.colour] > 0
+        dash = DASHES.index(look.dash)
+        return used[look], shared, colours[look.colour], dash, ours, (place - start) % len(PALETTE)
+
+    return min(LOOKS, key=cost)

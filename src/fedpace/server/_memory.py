@@ -192,8 +192,10 @@ class Memory:
         store: RowStore | None = None,
         *,
         owned: bool = False,
+        awaited: frozenset[int] | None = None,
     ) -> None:
         self._was, self._reach = state, reach
+        self._awaited = awaited
         self._version = version
         self._store = RowStore(state.offsets.empty.shape[1]) if store is None else store
         self._clients = _entries(
@@ -228,6 +230,10 @@ class Memory:
         """Length of that sum, once the sum is dropped."""
         self._sum = self._summed(state, owned=owned) if self._store.length > LARGE else None
         """(d,) sum of the offsets, each rescaled to the current step and times its share; None for a small model."""
+        self._owned = owned and self._sum is not None
+        """Write new rows over old ones."""
+        self.overwritten: tuple[set[object], set[int]] = (set(), set())
+        """The clients and the versions whose rows in the state before the step are no longer theirs."""
         self.covered = 0.0
         """Share of the objective that the memory had before the fresh answers of the step."""
         self._usual_steps = state.usual_steps
@@ -249,7 +255,8 @@ class Memory:
         then, known = self._references.get(source.version), self._clients.get(source.client)
         if then is None or (known is not None and source.version < known.version):
             return
-        row, factor = self._blank(), source.share * math.exp(self._was.log_scale - then.log_scale)
+        row = self._blank() if known is None else self._over(source.client, known)
+        factor = source.share * math.exp(self._was.log_scale - then.log_scale)
         response = self._response(source, then.length, lambda: _length(update[:]))
         shows = known is not None and then.path > known.path and then.square > 0
         if shows and not self._change_sum.size:
@@ -260,9 +267,8 @@ class Memory:
         def put(part: slice) -> tuple[float, float, float, bool]:
             values = update[part]
             offset = values - response * self._store.values(then.mean, part)
-            stored = self._store.put(row, offset, part.start)
             square, relative_square, small = 0.0, 0.0, True
-            if known is not None:
+            if known is not None:  # first, because the new row may be written over the known one
                 if shows:
                     change = offset - self._shrunk(known, then.log_scale, part)
                     small = float(np.abs(change).max(initial=0.0)) < LARGEST
@@ -272,6 +278,7 @@ class Memory:
                         self._change_sum[part] += source.share * relative
                 if self._sum is not None:
                     self._sum[part] -= self._shrunk(known, self._was.log_scale, part, known.share)
+            stored = self._store.put(row, offset, part.start)
             if self._sum is not None:
                 self._sum[part] += factor * stored
             return self._inner(values, values), square, relative_square, small
@@ -321,6 +328,24 @@ class Memory:
         if self._sum is None and self._store.bits == 32:
             return np.empty(self._store.length)
         return self._store.blank(bits)
+
+    def _over(self, client: object, known: _Client) -> Row:
+        """Return the row to fill for a client that is known: its old one if the step may write over it."""
+        if not (self._owned and self._store.fills(known.offset)):
+            return self._blank()
+        self.overwritten[0].add(client)
+        return known.offset
+
+    def _reference_row(self) -> Row:
+        """Return the row of this step's reference: that of a version from which no answer can come any more."""
+        bits = self._store.reference_bits
+        done = () if self._awaited is None or not self._owned else self._references.keys() - self._awaited
+        for version in sorted(done):
+            row = self._references.pop(version).mean
+            if self._store.fills(row, bits):
+                self.overwritten[1].add(version)
+                return row
+        return self._blank(bits)
 
     def _inner(self, one: FloatArray, other: FloatArray) -> float:
         return float(one @ other) if self._sum is None else inner(one, other)
@@ -393,10 +418,13 @@ class Memory:
         told = float(weights[telling].sum())
         self._telling_response = float(weights[telling] @ np.array(responses)[telling]) / told if told > 0 else 1.0
         newest = {source.client: place for place, source in enumerate(sources) if fresh[place]}
-        rows = {place: self._blank() for place in sorted(newest.values())}
+        rows = {
+            place: self._blank() if (each := known[place]) is None else self._over(sources[place].client, each)
+            for place in sorted(newest.values())
+        }
         used = sorted({*weighing, *rows})
         step: Row = np.empty(whole, dtype=np.float64 if self._sum is None else np.float32)
-        reference = self._blank(self._store.reference_bits)
+        reference = self._reference_row()
 
         def put(part: slice) -> list[float]:
             if self._sum is not None:
@@ -499,17 +527,19 @@ class Memory:
         products of before and now. Lengths are kept for `_responses`.
         """
         clients = [self._clients[sources[place].client] for place in known]
-        responses = np.array([[each.response] for each in clients]).reshape(-1, 1)
-        equal = len(known) == len(updates) and bool((responses == 1).all())
+        responses = [each.response for each in clients]
+        equal = len(known) == len(updates) and all(response == 1 for response in responses)
+        kind: Any = np.float64 if self._sum is None else np.float32
 
         def measure(part: slice) -> FloatArray:
-            own = np.array([update[part] for update in updates])
+            own = _table((update[part] for update in updates), len(updates), part, kind)
+            squares = [self._inner(row, row) for row in own]
+            now = own if equal else _centred(own[known] / np.array(responses, kind).reshape(-1, 1))
             apart = _centred(own)
-            now = apart if equal else _centred(own[known] / responses)
-            before = _centred(np.array([self._shrunk(each, self._was.log_scale, part) for each in clients]) / responses)
+            old = (self._shrunk(each, self._was.log_scale, part) / each.response for each in clients)
+            before = _centred(_table(old, len(clients), part, kind))
             pairs = (apart, apart), (before, before), (now, now), (now, before)
-            sums = [self._inner(one.reshape(-1), other.reshape(-1)) for one, other in pairs]
-            return np.array([*sums, *(self._inner(row, row) for row in own)])
+            return np.array([*(self._inner(one.reshape(-1), other.reshape(-1)) for one, other in pairs), *squares])
 
         (spread, were, are, both), squares = np.split(np.sum(in_parts(measure, self._store.length), axis=0), [4])
         self._lengths = dict(zip((source.client for source in sources), np.sqrt(squares).tolist(), strict=True))
@@ -704,9 +734,19 @@ class Memory:
         return mean
 
 
+def _table(rows: Iterable[FloatArray], count: int, part: slice, kind: Any) -> FloatArray:
+    """Return the rows, each a part of a vector, as one table."""
+    table = np.empty((count, part.stop - part.start), kind)
+    for place, row in enumerate(rows):
+        table[place] = row
+    return table
+
+
 def _centred(rows: FloatArray) -> FloatArray:
-    """Return the rows minus their mean."""
-    return rows - rows.mean(axis=0) if len(rows) else rows
+    """Subtract the mean of the rows from each, in place, and return them."""
+    if len(rows):
+        rows -= rows.mean(axis=0)
+    return rows
 
 
 def _length(vector: FloatArray | SingleArray) -> float:

@@ -129,6 +129,11 @@ class RowStore:
         size = self.length if bits == 32 else quantised.row_bytes(self.length, bits)
         return np.empty(size, kind) if self.folder is None else _file(self.folder, size, kind)
 
+    def fills(self, row: Row, bits: int | None = None) -> bool:
+        """Return whether a stored row is one that `blank` could have returned, to be written over."""
+        bits = self.bits if bits is None else bits
+        return row.flags.writeable and _bits_of(row, self.length) == bits and (self.folder is None or _is_mapped(row))
+
     def put(self, row: Row, values: FloatArray, start: int = 0) -> FloatArray:
         """Store `values` as the entries of a row from `start` on, and return them as they were stored."""
         if row.dtype == np.uint8:

@@ -41,7 +41,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -109,15 +109,24 @@ class MemoryCorrected(Options):
 
     def apply(self, state: MemoryState, model: Vector, answers: Answers) -> tuple[Vector, MemoryState]:
         """Return the next model to send, and the state. Without `answers.sources`, the step is that of `nesterov`."""
-        momentum = Nesterov(self.power)
-        large = answers.step.shape[0] > LARGE
         if len(answers.sources) != len(answers.rows):
             if isinstance(answers.step, WeightedSum):
-                total, square = answers.step.measured()
-                answers = replace(answers, step=total, mean_square=square)
-            return momentum.apply(state, model, answers)
+                total, square = answers.step.measured(np.empty(answers.step.shape, np.float32))
+                answers = replace(answers, step=same(model, total), mean_square=square)
+            return Nesterov(self.power).limited(state, model, answers, reuse=True)
         counted, store = _counted(state, answers.share_of), self._store(state, answers)
-        memory = Memory(counted, answers.version, self.reach, store, owned=True)
+        memory = Memory(counted, answers.version, self.reach, store, owned=True, awaited=answers.awaited)
+        try:
+            return self._corrected(state, model, answers, memory, store.room)
+        except BaseException:
+            _drop(state, *memory.overwritten)
+            raise
+
+    def _corrected(
+        self, state: MemoryState, model: Vector, answers: Answers, memory: Memory, room: int
+    ) -> tuple[Vector, MemoryState]:
+        """Return the result of `apply` for answers whose clients are known."""
+        momentum, large = Nesterov(self.power), answers.step.shape[0] > LARGE
         updates: Updates = answers.rows if large else [np.asarray(row) for row in answers.rows]
         robust = None
         if answers.combine is not None:
@@ -135,7 +144,7 @@ class MemoryCorrected(Options):
         if robust is not None:
             step = robust
         elif self.everyone and memory.covered < 1 - MISSING:
-            step = np.asarray(answers.step) if large else answers.weights @ np.array(updates)
+            step = _plain(answers.step, step) if large else answers.weights @ np.array(updates)
         if robust is not None or not large:
             mean_square = answers.mean_square
         square, spread = squared_length(step), float(answers.weights[fresh] @ answers.weights[fresh])
@@ -143,7 +152,7 @@ class MemoryCorrected(Options):
         whole = Answers(update, answers.weights, None, mean_square)
         limit = memory.within if self.reach else None
         model, after = momentum.limited(state, model, whole, limit, reuse=True)
-        after = memory.state(after, reference, square, spread, answers.awaited, store.room)
+        after = memory.state(after, reference, square, spread, answers.awaited, room)
         if after.told:
             log.info("fedpace: the server remembers clients %s", after.told)
         if after.forgotten_clients:
@@ -178,22 +187,35 @@ def _counted(state: MemoryState, share_of: ShareOf | None) -> MemoryState:
     if shares == state.remembered_shares:
         return state
 
+    return replace(state, **(_only(state, kept) | {"remembered_shares": shares}))
+
+
+def _only(state: MemoryState, kept: Sequence[int]) -> dict[str, Any]:
+    """Return the fields of a state that remembers only the clients at these places; their sum is not known."""
+
     def still(values: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(values[place] for place in kept)
 
-    return replace(
-        state,
-        offsets=state.offsets.of(still(state.offsets.rows)),
-        remembered_clients=still(state.remembered_clients),
-        remembered_versions=still(state.remembered_versions),
-        remembered_shares=shares,
-        remembered_scales=still(state.remembered_scales),
-        remembered_paths=still(state.remembered_paths),
-        remembered_drifts=still(state.remembered_drifts),
-        remembered_lengths=still(state.remembered_lengths),
-        remembered_responses=still(state.remembered_responses),
-        offset_sum=state.offset_sum[:0],  # of other shares
-    )
+    names = [name for name in vars(state) if name.startswith("remembered_")]
+    return {
+        **{name: still(getattr(state, name)) for name in names},
+        "offsets": state.offsets.of(still(state.offsets.rows)),
+        "offset_sum": state.offset_sum[:0],
+    }
+
+
+def _drop(state: MemoryState, clients: set[object], versions: set[int]) -> None:
+    """Let the state forget clients and references over which a failed step has written."""
+    fields: dict[str, Any] = {}
+    if clients:
+        fields = _only(state, [place for place, each in enumerate(state.remembered_clients) if each not in clients])
+    if versions:
+        left = [place for place, version in enumerate(state.reference_versions) if version not in versions]
+        names = [name for name in vars(state) if name.startswith("reference_")]
+        fields |= {name: tuple(getattr(state, name)[place] for place in left) for name in names}
+        fields["references"] = state.references.of(state.references.rows[place] for place in left)
+    for name, value in fields.items():
+        object.__setattr__(state, name, value)
 
 
 def _kept(answers: Answers, kept: BoolArray) -> Answers:
@@ -203,6 +225,11 @@ def _kept(answers: Answers, kept: BoolArray) -> Answers:
     rows = tuple(row for row, used in zip(answers.rows, kept.tolist(), strict=True) if used)
     square = float(scaled @ np.array([float(row @ row) for row in map(_whole, rows)]))
     return replace(answers, weights=scaled, mean_square=square, rows=rows, sources=_some(answers.sources, kept))
+
+
+def _plain(step: Vector, into: Vector) -> Vector:
+    """Return the plain weighted sum of the answers to a large model, written over `into` if it is not computed yet."""
+    return step.measured(into)[0] if isinstance(step, WeightedSum) else np.asarray(step)
 
 
 def _whole(row: Vector) -> Vector:

@@ -26,8 +26,13 @@ from fedpace.server._step_length import StepLength, carried_part, fedexp_factor
 
 SUMS_KEPT = 0.5
 """Part of the curvature sums kept per step; small, because the curvature changes with the direction of the moves."""
+LEAD_BITS: quantised.Bits = 16
+"""Bits per value of a large model's lead, as of references. Steps multiply it by less than 1: errors do not add up."""
 STORED_BITS: quantised.Bits = 8
-"""Bits per value of a large model's last update and last two moves, of which only inner products are taken."""
+"""Bits per value of a large model's last update, of which only inner products and its sum with the lead are used."""
+MOVE_BITS: quantised.Bits = 4
+"""Bits per value of its move before the last one. It is an instrument: errors change the weight of a step in the
+curvature, but not the curvature that the step shows."""
 
 Limit = Callable[[float], float]
 """Function: length of a move -> the part of it to make."""
@@ -37,9 +42,9 @@ Limit = Callable[[float], float]
 class MomentumState(StepLength):
     """State of the momentum: the lead of the sent model over the averaged model, and data of past steps.
 
-    For a large model, the lead is in single precision, and the last update and moves are in `STORED_BITS`
-    (`fedpace.numerics.quantised`). Before the first step all four are empty. A step writes into these vectors and takes
-    them from the state before it, which then counts as one without momentum.
+    For a large model, vectors are stored in few bits (`fedpace.numerics.quantised`), and the last move is not stored:
+    it is `lengths[2] * last + momentum`. Before the first step all four are empty. A step writes into these vectors and
+    takes them from the state before it, which then counts as one without momentum.
     """
 
     momentum: Vector
@@ -59,7 +64,8 @@ class MomentumState(StepLength):
     curvature_denominator: float = 0.0
     """Denominator of the curvature estimate: decaying sum of squared overlaps of consecutive moves."""
     lengths: tuple[float, ...] = ()
-    """(1,) length of the last move of a large model; empty for a small one."""
+    """(3,) for a large model: the lengths of the last move and of the one before, and how many times the last move
+    contains the last update beside the lead; empty for a small one."""
 
     @property
     def moved(self) -> float:
@@ -157,26 +163,25 @@ class Nesterov(Options):
         """
         update, base = np.asarray(answers.step), np.asarray(model)
         length = len(update)
-        lead, last, before, earlier = (
-            np.asarray(each) for each in (state.momentum, state.last, state.move, state.move_before)
-        )
+        lead, last, before = (np.asarray(each) for each in (state.momentum, state.last, state.move_before))
+        moved_last, moved_before, within = state.lengths or (0.0, 0.0, 0.0)
 
         def products(part: slice) -> tuple[float, ...]:
             u = np.asarray(update[part], dtype=np.float64)
-            m, u_before, d, z = (_values(each, part, length) for each in (lead, last, before, earlier))
-            change = u_before - u
-            pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, z), (z, z)
+            m, u_before, z = (_values(each, part, length) for each in (lead, last, before))
+            d, change = within * u_before + m, u_before - u
+            pairs = (u, u), (u, m), (m, m), (change, change), (change, z), (d, z)
             return tuple(inner(one, other) for one, other in pairs)
 
-        uu, um, mm, cc, cz, dz, zz = np.sum(in_parts(products, length), axis=0).tolist()
+        uu, um, mm, cc, cz, dz = np.sum(in_parts(products, length), axis=0).tolist()
         numerator, denominator, curvature = state.curvature_numerator, state.curvature_denominator, 0.0
-        if (lengths := state.moved * math.sqrt(zz)) > 0:
+        if (lengths := moved_last * moved_before) > 0:
             numerator = SUMS_KEPT * numerator + dz * cz / lengths**2
             denominator = SUMS_KEPT * denominator + (dz / lengths) ** 2
             curvature = numerator / denominator if denominator > 0 else 0.0
         carried, age = carried_part(state.age, uu + um, curvature)
         allowed = fedexp_factor(answers.mean_square, uu, self.power) * (1 - carried) if self.power else 1.0
-        after = state.next(allowed, change=math.sqrt(cc), moved=state.moved, length=math.sqrt(uu))
+        after = state.next(allowed, change=math.sqrt(cc), moved=moved_last, length=math.sqrt(uu))
         factor = after.step_factor
         beyond = _square(  # of step + momentum - update
             factor - 1 + carried * factor, carried, uu, um, mm
@@ -188,22 +193,21 @@ class Nesterov(Options):
             kept, by_update, moved = cut * kept, cut * by_update, cut * moved
         kind = base.dtype if base.dtype == np.float32 else np.dtype(np.float64)
         found = update if reuse and update.dtype == kind else np.empty(length, dtype=kind)
-        momentum = lead if _writable(lead, np.float32, length) else np.empty(length, dtype=np.float32)
-        size = quantised.row_bytes(length, STORED_BITS)
-        stored, move = (
-            each if _writable(each, np.uint8, size) else np.empty(size, dtype=np.uint8) for each in (last, earlier)
+        momentum, stored, move = (
+            _buffer(vector, quantised.row_bytes(length, bits))
+            for vector, bits in ((lead, LEAD_BITS), (last, STORED_BITS), (before, MOVE_BITS))
         )
-        for name in ("momentum", "last", "move", "move_before"):  # a step that is interrupted leaves no half of it
+        for name in ("momentum", "last", "move_before", "lengths"):  # a step that is interrupted leaves no half of it
             object.__setattr__(state, name, getattr(state, name)[:0])
 
         def write(part: slice) -> None:
             u = update[part]
-            carried_on = kept * (_values(lead, part, length, u.dtype) + factor * u)
-            moves = by_update * u + carried_on
+            m, u_before = (_values(each, part, length, u.dtype) for each in (lead, last))
+            carried_on = kept * (m + factor * u)
+            quantised.put(move, within * u_before + m, length, part.start)
             quantised.put(stored, u, length, part.start)
-            quantised.put(move, moves, length, part.start)
-            momentum[part] = carried_on
-            found[part] = base[part] + moves  # last: it may be `update`
+            quantised.put(momentum, carried_on, length, part.start)
+            found[part] = base[part] + (by_update * u + carried_on)  # last: it may be `update`
 
         in_parts(write, length)
         return same(model, found), replace(
@@ -212,11 +216,10 @@ class Nesterov(Options):
             last=same(model, stored),
             age=age,
             carried=carried,
-            move=same(model, move),
-            move_before=same(model, before),
+            move_before=same(model, move),
             curvature_numerator=numerator,
             curvature_denominator=denominator,
-            lengths=(moved,),
+            lengths=(moved, moved_last, by_update),
         )
 
 
@@ -233,5 +236,7 @@ def _square(by_update: float, by_lead: float, uu: float, um: float, mm: float) -
     return max(by_update**2 * uu + 2 * by_update * by_lead * um + by_lead**2 * mm, 0.0)
 
 
-def _writable(vector: NDArray[Any], kind: type, size: int) -> bool:
-    return vector.dtype == kind and vector.size == size and vector.flags.writeable
+def _buffer(vector: NDArray[Any], size: int) -> quantised.Bytes:
+    """Return the vector to write over, or a new one if it cannot hold so many bytes."""
+    fits = vector.dtype == np.uint8 and vector.size == size and vector.flags.writeable
+    return vector if fits else np.empty(size, dtype=np.uint8)
