@@ -71,8 +71,8 @@ def main() -> None:
                     continue
                 losses = []
                 try:
-                    for current in islice(simulation.rounds(), steps + 1):
-                        losses.append(current.metric if current.metric is not None else float("inf"))
+                    rounds = islice(simulation.rounds(), steps + 1)
+                    losses.extend(each.metric if each.metric is not None else float("inf") for each in rounds)
                 except FedpaceError:  # the model is not finite any more
                     losses.append(float("inf"))
                 losses = [each if each < float("inf") else float("inf") for each in losses]  # NaN, too, has run away
