@@ -325,14 +325,22 @@ def test_offsets_shrink_by_no_more_than_half_per_step():
     assert state.shrinking == 0.5
 
 
-def test_the_variance_between_clients_is_averaged_over_steps():
+def test_the_disagreement_is_averaged_over_steps():
     """Of the old value 0.7 is kept; that of one step alone would follow every accident."""
     model, state = first_step()
-    first = np.sum(OWN**2) / (CLIENTS - 1)
-    assert state.mean_variance == pytest.approx(first)
+    variance = np.sum(OWN**2) / (CLIENTS - 1)
+    first = variance / state.square
+    assert state.disagreement == pytest.approx(first)
     _, state = heard(state, model, 1, {client: np.ones(WIDTH) + 2 * OWN[client] for client in range(CLIENTS)})
-    assert state.mean_variance == pytest.approx(0.7 * first + 0.3 * 4 * first)
-    assert state.disagreement == pytest.approx(state.mean_variance / state.mean_square)
+    assert state.disagreement == pytest.approx(0.7 * first + 0.3 * 4 * variance / state.square)
+
+
+def test_a_step_that_is_almost_nothing_changes_the_disagreement_tenfold_at_most():
+    """Where answers cancel by accident, |u| is close to 0, and the variance relative to it is enormous."""
+    model, state = first_step()
+    first = state.disagreement
+    _, state = heard(state, model, 1, {client: 1e-9 * np.ones(WIDTH) + OWN[client] for client in range(CLIENTS)})
+    assert state.disagreement == pytest.approx((0.7 + 0.3 * 10) * first)
 
 
 @pytest.mark.parametrize("b", [1.0, 0.5])
