@@ -69,7 +69,7 @@ def main() -> None:
             for name, simulation, steps in federations(scheme, seed):
                 if options.matching not in name:
                     continue
-                losses = []
+                losses: list[float] = []
                 try:
                     rounds = islice(simulation.rounds(), steps + 1)
                     losses.extend(each.metric if each.metric is not None else float("inf") for each in rounds)
