@@ -5,6 +5,7 @@ python benchmarks/population.py load               # a week of 10^6, 10^7 and 10
 python benchmarks/population.py tune               # rivals' buffer and server step, on a seed of their own
 python benchmarks/population.py learn              # time to a held target, rivals tuned, ours not
 python benchmarks/population.py why                # ablations, and what oracles would give
+python benchmarks/population.py edges              # edge aggregators between devices and root, one of them dead
 python benchmarks/population.py large              # 10^8 devices, 10^4 at a time, rivals tuned for it
 
 Results are kept in --store, line by line: a run that is recorded is not repeated.
@@ -19,13 +20,14 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpace import make_server, stream
-from fedpace.population import Admission, CheckIn, Limits, Steering, make_admission, scenario, simulate
+from fedpace.population import Admission, CheckIn, Edges, Group, Limits, Steering, make_admission, scenario, simulate
 from fedpace.population.simulator import _Run, held_since
 
 STORE = Path(__file__).parent / "population.jsonl"
@@ -74,12 +76,18 @@ ABLATIONS: dict[str, Given] = {
     "places match shares (power 0)": ("paced", {"power": 0.0}, {}),
     "arrivals match shares (power 1)": ("paced", {"power": 1.0}, {}),
 }
-ORACLES: dict[str, Given] = {
-    "FedBuff": _fedbuff(30, 1.0, 0.0),
-    "20 times the samples per device": _fedbuff(30, 1.0, 0.0, samples=400, batch=200),
-    "answers to the current model": _fedbuff(30, 1.0, 0.0, fresh=True),
+ORACLES: dict[str, dict[str, Any]] = {
+    "20 times the samples per device": {"samples": 400, "batch": 200},
+    "answers to the current model": {"fresh": True},
 }
-"""What exact updates, and updates without delay, would give: neither exists outside a simulation."""
+"""What exact updates, and updates without delay, would give FedBuff: neither exists outside a simulation."""
+EDGES: dict[str, dict[str, Any]] = {
+    "none: devices answer the root": {},
+    "sums every 10 s": {"edges": 10.0},
+    "sums every 60 s": {"edges": 60.0},
+    "sums every 10 s, one edge dead from 10 to 40 min": {"edges": 10.0, "dead": {"+8 h": [[600.0, 2400.0]]}},
+}
+"""One edge aggregator per time zone under `paced`. The one that dies has the night, and so most of the devices."""
 LARGE = {"devices": 10**8, "concurrency": 10_000}
 TUNED_LARGE: dict[str, list[Given]] = {
     rival: [_fedbuff(*each, average=average) for each in settings]  # type: ignore[misc]
@@ -124,7 +132,8 @@ class _Fresh:
 def learnt(scene: str, name: str, options: dict[str, Any], changes: dict[str, Any], seed: int) -> dict[str, Any]:
     """Return when a policy holds each target in a scenario, and how it treats groups.
 
-    `changes`: devices, concurrency, server (the name of a rule), samples and batch of a device, and the oracle fresh.
+    `changes`: devices, concurrency, server (the name of a rule), samples and batch of a device, the oracle fresh,
+    seconds between messages of edges, and which of them is dead when.
     """
     data = {each: changes[each] for each in ("samples", "batch") if each in changes}
     groups, learning = scenario(scene, changes.get("devices", 1_000_000), seed=seed, **data)
@@ -142,6 +151,7 @@ def learnt(scene: str, name: str, options: dict[str, Any], changes: dict[str, An
             seconds=HORIZON,
             start_hour=20,
             rollout=7200,
+            edges=_edges(groups, **{each: changes[each] for each in ("edges", "dead") if each in changes}),
             evaluate_every=EVERY,
             seed=seed,
         )
@@ -161,9 +171,14 @@ def learnt(scene: str, name: str, options: dict[str, Any], changes: dict[str, An
         "lag": facts["mean_lag"],
         "wasted": (facts["lost"] + facts["abandoned"]) / facts["admitted"],
         "answered": facts["answered"],
+        "received": facts["vectors_received"],
         "cpu_seconds": time.process_time() - began,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
+
+
+def _edges(groups: list[Group], edges: float | None = None, dead: dict[str, Any] | None = None) -> Edges | None:
+    return None if edges is None else replace(Edges.of_zones(groups, edges), outages=dead or {})
 
 
 def decisions(seconds: float = 3.0) -> dict[str, Any]:
@@ -311,7 +326,7 @@ def table(
 def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["decisions", "load", "tune", "learn", "why", "large", "one-load"])
+    parser.add_argument("what", choices=["decisions", "load", "tune", "learn", "why", "edges", "large", "one-load"])
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--store", type=Path, default=STORE)
     given = parser.parse_args()
@@ -345,8 +360,19 @@ def main() -> None:
             for rival, settings in TUNED.items():
                 print(f"{rival}: {tuned(store, settings, scene)[1:]}")
     elif given.what == "why":
-        table(store, "rare", OURS | ABLATIONS, seeds=SEEDS[:3])
-        table(store, "rare", ORACLES, seeds=(0,))
+        table(store, "rare", OURS | ABLATIONS)
+        name, options, changes = tuned(store, TUNED["FedBuff"], "rare")
+        oracles = {label: (name, options, {**changes, **oracle}) for label, oracle in ORACLES.items()}
+        table(store, "rare", {"FedBuff": (name, options, changes), **oracles})
+    elif given.what == "edges":
+        trees: dict[str, Given] = {label: ("paced", {}, changes) for label, changes in EDGES.items()}
+        table(store, "rare", trees)
+        for label, tree in trees.items():
+            runs = [played(store, "rare", tree, seed) for seed in SEEDS]
+            vectors, answers = (
+                np.mean([run.get(each, run["answered"]) for run in runs]) / HORIZON for each in ("received", "answered")
+            )
+            print(f"{label}: {vectors:.2f} vectors per second at the root, from {answers:.2f} answers")
     else:
         rivals = {rival: tuned(store, settings, "rare", **LARGE) for rival, settings in TUNED_LARGE.items()}
         table(store, "rare", rivals | LARGE_OURS, LARGE, LARGE_SEEDS)

@@ -110,7 +110,8 @@ def test_explain_says_why(folder):
         held = explain_client(replace(record, info=replace(info, selector=scheme), rounds=rounds), "2").turns
         assert [turn.reason.startswith("excluded for a while: ") for turn in held] == [False, True, True, False]
     measured = replace(record, rounds=(round_of(1, (0, 1), warmed=(2,)), *record.rounds[1:]))
-    assert explain_client(measured, "2").sentences()[-1] == "Before 1 round it only measured, and did not train."
+    said = explain_client(measured, "2").sentences()[-1]
+    assert said == "Before 1 round it sent measurements only, and did not train."
     fast = explain_client(record, "0")
     assert "fast enough" in fast.turns[2].reason
     with pytest.raises(InputError, match=r"no client '9'.*It has the clients 0 to 2"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
 from fedpace.cli import app
@@ -32,6 +33,36 @@ def test_load_only_prints_json():
     summary = json.loads(done.stdout)["random"]
     assert summary["accuracy"] is None
     assert summary["devices"] == 50000
+
+
+def test_an_edge_per_zone_sends_fewer_vectors():
+    done = CliRunner().invoke(app, [*SMALL, "--policies", "paced(buffer=5)", "--edges", "20", "--json"])
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)["paced(buffer=5)"]
+    assert 0 < summary["vectors_received"] < summary["answered"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--devices", "-5"], "devices must be at least 6"),
+        (["--devices", str(10**19)], "devices of west-fast must lie between"),
+        (["--concurrency", "0"], "concurrency must be at least 1"),
+        (["--hours", "nan"], "--hours must be above 0"),
+        (["--hours", "inf"], "--hours must be a finite number"),
+        (["--start-hour", "-1"], "start_hour must be at least 0"),
+        (["--steer", "-1"], "check_ins_per_second of steering must be above 0"),
+        (["--edges", "-1"], "seconds between messages of every edge must be at least 0"),
+        (["--target", "nan"], "--target must lie between 0 and 1"),
+        (["--target", "2"], "--target must lie between 0 and 1"),
+        (["--policies", "paced,paced"], "--policies names paced twice"),
+        (["--policies", "paced(power=nan)"], "power of paced must lie between 0 and 1"),
+        (["--policies", "paced(pwer=1)"], "paced has no option 'pwer'"),
+    ],
+)
+def test_bad_options_are_refused(options, sentence):
+    done = CliRunner().invoke(app, [*SMALL, "--load-only", *options])
+    assert sentence in str(done.exception)
 
 
 def test_mistakes_are_one_sentence():

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fedpace._base.checks import FloatArray, bare, did_you_mean, printable
+from fedpace._base.checks import FloatArray, above, bare, between, did_you_mean, finite, printable
 from fedpace._base.errors import InputError
 from fedpace._base.files import read_npz
 from fedpace.cli.parameters import AsJson, print_json
@@ -49,6 +49,13 @@ def population(
     steer: Annotated[
         float, typer.Option(help="Pace steering: check-ins per second to aim at; 0 = devices return as they like.")
     ] = 0.0,
+    edges: Annotated[
+        float | None,
+        typer.Option(
+            help="Put an edge aggregator into each time zone, which sends its sums every so many seconds.",
+            show_default=False,
+        ),
+    ] = None,
     target: Annotated[
         float | None, typer.Option(help="Accuracy whose time is reported, if it is held.", show_default=False)
     ] = None,
@@ -58,19 +65,27 @@ def population(
 ) -> None:
     """Simulate which devices are admitted to train as they check in by day and night."""
     from fedpace._base.registry import admission, scheme_table, split_list
-    from fedpace.population import Limits, Steering, simulate
+    from fedpace.population import Edges, Limits, Steering, simulate
     from fedpace.population import scenario as make_scenario
     from fedpace.population.simulator import held_since
 
+    above(hours, 0, "--hours")
+    finite(hours, "--hours")
+    if target is not None:
+        between(target, 0, 1, "--target")
     groups, learning = make_scenario(scenario, devices, seed=seed)
     chosen: dict[str, Any] = {}
     for label in split_list(policies, "--policies"):
+        if label in chosen:
+            raise InputError(f"--policies names {label} twice")
         table = scheme_table(label, "--policies")
         name = table.pop("name")
         table.pop("label", None)
         chosen[label] = admission.make(name, **table)
     if not chosen:
         raise InputError("--policies names no admission policy")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is better known before the simulation
     results: dict[str, Result] = {}
     for label, policy in chosen.items():
         result = simulate(
@@ -82,6 +97,7 @@ def population(
             seconds=hours * HOUR,
             start_hour=start_hour,
             rollout=2 * HOUR if learn else 24 * HOUR,
+            edges=None if edges is None else Edges.of_zones(groups, edges),
             seed=seed,
             watch=None if as_json else _Progress(label, hours * HOUR),
         )
@@ -117,7 +133,6 @@ def _write(results: dict[str, Result], out: Path) -> None:
     from fedpace._base.files import json_bytes, keeping, write_atomically
     from fedpace.report.population_picture import write_population_png
 
-    out.mkdir(parents=True, exist_ok=True)
     with keeping(out):
         for label, result in results.items():
             record = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpace.population.admission import Accept, Admission, AdmissionPolicy, CheckIn, Limits, Reject, averaged
     from fedpace.population.book import GroupBook
+    from fedpace.population.edges import Edges
     from fedpace.population.fleet import Fleet, Group
     from fedpace.population.learning import Learning
     from fedpace.population.scenarios import scenario
@@ -22,6 +23,7 @@ _HOMES = {
     **dict.fromkeys(("Accept", "Admission", "AdmissionPolicy", "CheckIn", "Limits", "Reject", "averaged"), "admission"),
     **dict.fromkeys(("Fleet", "Group"), "fleet"),
     **dict.fromkeys(("Result", "simulate"), "simulator"),
+    "Edges": "edges",
     "GroupBook": "book",
     "Learning": "learning",
     "Steering": "steering",
@@ -33,6 +35,7 @@ __all__ = [
     "Admission",
     "AdmissionPolicy",
     "CheckIn",
+    "Edges",
     "Fleet",
     "Group",
     "GroupBook",

@@ -27,6 +27,8 @@ from fedpace._base.rng import stream
 from fedpace.population.admission import DAY, Told
 
 HOUR = 3600.0
+MOST_DEVICES = 10**12
+"""Devices of a group, at most; counts are whole numbers of 64 bits."""
 MINUTES = 1440
 """Entries of the tables of a day."""
 LONGEST_FAR = 62 * 24
@@ -72,6 +74,7 @@ class Group:
         if not isinstance(self.name, str) or not self.name:
             raise InputError(f"a group is named by a text that is not empty, but {self.name!r} came")
         whole(self.devices, 1, f"devices of {self.name}")
+        between(self.devices, 1, MOST_DEVICES, f"devices of {self.name}")
         for option in ("seconds", "spread", "dropout", "zone", "day", "presence"):
             finite(getattr(self, option), f"{option} of {self.name}")
         above(self.seconds, 0, f"seconds of {self.name}")
@@ -211,17 +214,23 @@ class Fleet:
         self._near[:, self._position] = 0
         return np.concatenate([come + woken, retry[None]])
 
-    def settle(self, told: Told, rest: FloatArray) -> None:
+    def settle(
+        self, told: Told, rest: FloatArray, unanswered: IntArray | None = None, retry: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         """Send the devices of this tick where they were told to go, and move the clock.
 
         Args:
             told: the answers to the check-ins; admitted devices are back after `rest`.
             rest: (groups,) mean seconds after which an admitted device comes back.
+            unanswered: (groups,) devices that got no answer, because the server or their edge was dead.
+            retry: window of seconds after which those try again.
         """
         self._later(told.accepted.sum(0), rest, bool(told.far_mean.any()))
         self._later(told.far, told.far_mean, True)
         if told.near.any():
             self._soon(told.near, told.near_window)
+        if unanswered is not None and unanswered.any():
+            self._soon(unanswered, retry)
         self.now += self.tick
         self._position = (self._position + 1) % self._near.shape[1]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpace._base.checks import at_least, one_of
+from fedpace._base.checks import one_of, whole
 from fedpace.population.fleet import Group
 from fedpace.population.learning import Learning
 
@@ -31,7 +31,7 @@ SHY = 1 / 3
 def scenario(name: str = "rare", devices: int = 1_000_000, **learning: Any) -> tuple[list[Group], Learning]:
     """Return the device groups and the `Learning` task; keywords override its options."""
     one_of(name, SCENARIOS, "scenario")
-    at_least(devices, 6, "devices")
+    whole(devices, 6, "devices")
     groups: list[Group] = []
     mixes: dict[str, Any] = {}
     for zone, hours in ZONES.items():

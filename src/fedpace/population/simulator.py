@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedpace._base.checks import FloatArray, IntArray, above, at_least, whole
+from fedpace._base.checks import FloatArray, IntArray, above, at_least, finite, whole
 from fedpace._base.errors import InputError
 from fedpace._base.rng import stream
 from fedpace.core.server_rule import Answers, ServerRule, SingleArray
 from fedpace.population.admission import DAY, Admission, AdmissionPolicy, Limits, averaged
+from fedpace.population.edges import Edges, HeldSums, check_outages
 from fedpace.population.fleet import Fleet, Group
 from fedpace.population.learning import Learning, Trainer
 from fedpace.population.steering import Steering
@@ -63,6 +64,8 @@ class Result:
     lost: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     abandoned: int = 0
     """Tasks that a synchronous round ended."""
+    received: int = 0
+    """Vectors that the root received: one per answer, or one per partial sum of an edge."""
     check_ins: int = 0
     weight: FloatArray = field(default_factory=lambda: np.zeros(0))
     """(groups,) part of the weight of all steps that each group had."""
@@ -99,6 +102,7 @@ class Result:
             "answered": int(self.answered.sum()),
             "lost": int(self.lost.sum()),
             "abandoned": self.abandoned,
+            "vectors_received": self.received,
             "mean_check_ins_per_second": float(self.load.mean()) if self.load.size else None,
             "peak_check_ins_per_second": float(self.load.max()) if self.load.size else None,
             "peak_to_mean_after_the_first_day": _plain(self.peak_to_mean()),
@@ -133,6 +137,7 @@ def simulate(
     hold: int = 10,
     seed: int = 0,
     outages: Sequence[tuple[float, float]] = (),
+    edges: Edges | None = None,
     watch: Callable[[float, Admission, Result], None] | None = None,
 ) -> Result:
     """Return what happens in a fleet under an admission policy.
@@ -153,20 +158,21 @@ def simulate(
         hold: evaluations over which the mean must meet the target.
         seed: for all draws.
         outages: (start, end) seconds in which the server does not answer; devices try again as `limits.retry_between`
-            says, and tasks that end meanwhile are lost.
+            says, and tasks that end meanwhile are lost, unless there are edges to take the answers.
+        edges: edge aggregators between devices and root; None = devices answer the root.
         watch: called after each tick with the clock, the admission and the result so far.
     """
     tick = tick or (60.0 if learning is None else 2.0)
     above(seconds, 0, "seconds")
+    finite(seconds, "seconds")
     above(evaluate_every, 0, "evaluate_every")
     at_least(start_hour, 0, "start_hour")
     whole(hold, 1, "hold")
-    if any(not 0 <= start < end for start, end in outages):
-        raise InputError(f"an outage is a start and a later end in seconds, but {list(outages)!r} came")
+    check_outages(outages, "an outage")
     shifted = [_shifted(group, start_hour) for group in groups]
     fleet = Fleet(shifted, tick=tick, seed=seed, rollout=rollout)
     admission = Admission(policy, limits, shares=fleet.shares, steering=steering, seed=seed)
-    run = _Run(fleet, admission, learning, server, seed)
+    run = _Run(fleet, admission, learning, server, edges, seed)
     result = Result(policy.name, tuple(groups), 0.0, weight=np.zeros(len(shifted)))
     load = np.zeros(math.ceil(seconds / LOAD_SECONDS))
     next_evaluation = 0.0
@@ -207,7 +213,13 @@ class _Run:
     """Tasks in flight, the buffer and the model of one simulation."""
 
     def __init__(
-        self, fleet: Fleet, admission: Admission, learning: Learning | None, server: ServerRule[Any] | None, seed: int
+        self,
+        fleet: Fleet,
+        admission: Admission,
+        learning: Learning | None,
+        server: ServerRule[Any] | None,
+        edges: Edges | None,
+        seed: int,
     ) -> None:
         self.fleet, self.admission, self.seed = fleet, admission, seed
         self.names = [group.name for group in fleet.groups]
@@ -221,6 +233,7 @@ class _Run:
         self._medians = np.array([group.seconds for group in fleet.groups])
         self._spreads = np.array([group.spread for group in fleet.groups])
         self._dropouts = np.array([group.dropout for group in fleet.groups])
+        self._held = None if edges is None else HeldSums(edges, self.names)
         self._rng = stream(seed, "tasks")
         self._ends: dict[int, list[tuple[float, int, int, int]]] = {}
         """Tick -> (end, group, version, number) of tasks; number -1 = the device drops out."""
@@ -230,30 +243,50 @@ class _Run:
 
     def tick(self, visits: IntArray, result: Result, down: bool) -> None:
         """Admit devices, deliver what ends in this tick, and make the steps that are due."""
-        fleet, admission = self.fleet, self.admission
+        fleet, admission, held = self.fleet, self.admission, self._held
         now, book = fleet.now, admission.book
-        told = admission.admit_counts(np.zeros_like(visits) if down else visits, now)
-        if down:
-            window = admission.limits.retry_between
-            told = told._replace(near=visits.sum(0), near_window=window)
+        lost = np.full(len(self.names), down) if held is None else held.dead(now)
+        dead = lost | down
+        told = admission.admit_counts(np.where(dead, 0, visits), now)
         self._start(told.accepted.sum(0), now)
-        fleet.settle(told, admission.rest())
+        unanswered = np.where(dead, visits.sum(0), 0)
+        fleet.settle(told, admission.rest(), unanswered, admission.limits.retry_between)
         ends = self._ends.pop(round(now / fleet.tick), ())
         for end, group, version, number in sorted(ends):
             known = self._versions.get(version)
             if known is None:  # its round was abandoned
                 continue
             known.in_flight -= 1
+            failed = number < 0 or bool(lost[group])
+            if not failed and held is not None and (down or not held.passes_on(group)):
+                held.add(group, version, number)
+                continue
             book.advance(max(end, book.now))
-            book.end(group, failed=number < 0 or down)
-            if number >= 0 and not down:
-                self._buffer.append((group, version, number))
-                if admission.step_due(book.now):
-                    self._step(result)
-            elif known.in_flight == 0 and admission.policy.abandons and self._buffer and admission.step_due(book.now):
-                self._step(result)
+            if failed:
+                book.end(group, failed=True)
+                if known.in_flight == 0 and admission.policy.abandons:
+                    self._step_if_due(result)
+            else:
+                self._receive(group, version, [number], result)
             self._forget(version)
-        if admission.policy.abandons and self._buffer and admission.step_due(book.now):
+        if held is not None and not down:
+            book.advance(max(fleet.now, book.now))
+            for part in held.due(fleet.now):
+                if part.version in self._versions:
+                    self._receive(*part, result)
+                    self._forget(part.version)
+        if admission.policy.abandons:
+            self._step_if_due(result)
+
+    def _receive(self, group: int, version: int, numbers: list[int], result: Result) -> None:
+        """Put answers of one group and version into the buffer, and make the step if it is due."""
+        self.admission.book.end(group, len(numbers))
+        self._buffer += [(group, version, number) for number in numbers]
+        result.received += 1
+        self._step_if_due(result)
+
+    def _step_if_due(self, result: Result) -> None:
+        if self._buffer and self.admission.step_due(self.admission.book.now):
             self._step(result)
 
     def _start(self, counts: IntArray, now: float) -> None:
@@ -313,6 +346,8 @@ class _Run:
     def _forget(self, version: int) -> None:
         known = self._versions.get(version)
         if known is None or known.in_flight or version == self.admission.book.version:
+            return
+        if self._held is not None and self._held.holds(version):
             return
         if not any(held == version for _, held, _ in self._buffer):
             del self._versions[version]

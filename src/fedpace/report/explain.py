@@ -128,14 +128,15 @@ class Explanation:
             when = "When chosen it" if self.in_rounds else "Its replies"
             said.append(
                 f"{when} weighed {self.mean_weight:.1%} on average; over all {units} its part of the weight is "
-                f"{self.influence:.2%}, and {1 / self.clients:.2%} where everybody counts the same."
+                f"{self.influence:.2%}; with equal weights for all clients it would be {1 / self.clients:.2%}."
             )
         if self.mean_work != 1:
             said.append(f"It trained {self.mean_work:.3g} times as much as usual on average: the scheme sets the work.")
         if self.failed:
             said.append(f"In {numbers.counted(self.failed, units[:-1])} it crashed, came too late or was refused.")
         if self.measured:
-            said.append(f"Before {numbers.counted(self.measured, units[:-1])} it only measured, and did not train.")
+            before = numbers.counted(self.measured, units[:-1])
+            said.append(f"Before {before} it sent measurements only, and did not train.")
         said += self._bounded(units[:-1])
         if self.memory:
             said.append(f"The server remembers clients {self.memory}.")

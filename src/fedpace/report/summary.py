@@ -88,7 +88,8 @@ def _against_next(comparison: Comparison) -> list[str]:
         return []
     label, ratio = following
     interval = numbers.between(ratio)
-    said = f"{label} came next: seed by seed it took {numbers.digits(ratio.mean)} times as long"
+    paired = "seed by seed " if ratio.count > 1 else ""
+    said = f"{label} came next: {paired}it took {numbers.digits(ratio.mean)} times as long"
     return [said + (f" (95 % interval {interval})" if interval else "") + f"{_settled(ratio)}."]
 
 
@@ -129,7 +130,8 @@ def _against_baseline(comparison: Comparison) -> list[str]:
         return []
     ratio = best.speed_up
     interval = numbers.between(ratio)
-    said = f"Seed by seed, {best.label} was {numbers.digits(ratio.mean)} times as fast as {base.label}"
+    paired = "Seed by seed, " if best.runs > 1 else ""
+    said = f"{paired}{best.label} was {numbers.digits(ratio.mean)} times as fast as {base.label}"
     said += f" (95 % interval {interval})" if interval else ""
     if ratio.count < best.runs:
         said += f", counting the {numbers.counted(ratio.count, 'seed')} in which both reached the target"

@@ -40,7 +40,7 @@ class Fedasync(Buffered):
         alpha: weight of an answer to the current model; the model keeps the rest.
         in_flight: number of clients that train at a time; 0 = all that can be reached.
         discount: how the weight of stale answers falls with their lag.
-        power: for `polynomial`: the weight is divided by 1 + lag to this power.
+        power: for `polynomial`: the weight of an answer is multiplied by (1 + lag) ** -power.
         slope: for `hinge`: how fast the weight falls beyond `tolerated`.
         tolerated: for `hinge`: the largest lag with full weight.
     """

@@ -35,7 +35,7 @@ class Fedbuff(Buffered):
     Args:
         buffer: number of answers per step; K = 10 in the paper.
         in_flight: number of clients that train at a time; 0 = all that can be reached.
-        staleness: an update is divided by 1 + lag to this power; 0 = stale answers count in full.
+        staleness: weight of an update: (1 + lag) ** -staleness; 0 = stale updates count in full.
         lr: the server's step size.
         momentum: momentum of the server step (FedAvgM).
     """

@@ -67,7 +67,7 @@ class Fedcompass(Scheme):
         most: largest work of a task; Q_max. The paper has 20 and 100 local steps.
         late: a group waits this many times as long as expected.
         alpha: factor of every update.
-        staleness: an update is divided by 1 + lag to this power.
+        staleness: weight of an update: (1 + lag) ** -staleness; 0 = stale updates count in full.
     """
 
     name: ClassVar[str] = "fedcompass"

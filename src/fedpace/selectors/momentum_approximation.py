@@ -31,7 +31,7 @@ class MomentumApproximation(Buffered):
         buffer: number of answers per step.
         in_flight: number of clients that train at a time; 0 = all that can be reached.
         momentum: part of the velocity that momentum keeps per step.
-        staleness: an update is divided by (1 + lag) ** staleness; 0 = stale answers count in full.
+        staleness: weight of an update: (1 + lag) ** -staleness; 0 = stale updates count in full.
         lr: the server's step size.
         history: number of past aggregates to keep.
     """

@@ -76,8 +76,8 @@ class Pisces(Scheme):
 
     Args:
         in_flight: C, number of clients that train at a time; 0 = all that can be reached. The authors use 20 of 200.
-        discount: a client's utility is divided by 1 + mean lag to this power.
-        staleness: an answer's weight is divided by 1 + lag to this power.
+        discount: factor of a client's utility: (1 + mean lag) ** -discount; 0 = lags do not matter.
+        staleness: factor of an answer's weight: (1 + lag) ** -staleness; 0 = stale answers count in full.
         epsilon: initial probability that a free place goes to a new client.
         epsilon_decay: factor on epsilon per step.
         epsilon_least: smallest epsilon.

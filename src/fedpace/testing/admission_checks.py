@@ -89,6 +89,11 @@ def _step(
     _check(weights.shape == (len(buffer),), policy, f"it gave {weights.shape} weights for {len(buffer)} answers")
     _check(bool((weights >= 0).all()) and bool(np.isfinite(weights).all()), policy, f"its weights are {weights}")
     _check(0 <= float(weights.sum()) <= 1 + 1e-9, policy, f"its weights sum to {weights.sum()}")
+    each: dict[tuple[str, int], float] = {}
+    same = all(
+        each.setdefault(answer, weight) == weight for answer, weight in zip(buffer, weights.tolist(), strict=True)
+    )
+    _check(same, policy, "answers of one group to one version weigh differently, so that edges cannot add them up")
     in_flight = int(admission.book.in_flight.sum())
     admission.stepped(now)
     events.append(("step", weights.tolist()))

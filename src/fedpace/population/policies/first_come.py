@@ -31,7 +31,7 @@ class FirstCome(Options, AdmissionPolicy):
     Args:
         buffer: number of answers per step.
         over_selection: devices in flight, as a multiple of the allowed number.
-        staleness: an answer is divided by 1 + lag to this power.
+        staleness: weight of an answer: (1 + lag) ** -staleness; 0 = stale answers count in full.
         max_lag: answers that are older, in steps, weigh nothing; 0 = no limit.
         lr: the server's step size.
         momentum: momentum of the server step (FedAvgM).

@@ -56,7 +56,7 @@ class Paced(Options, AdmissionPolicy):
     Args:
         power: quotas go with share x delay^power; 1 = arrivals match the shares.
         buffer: number of answers per step; 0 = 1/30 of the allowed devices, but at least 10.
-        freshness: within a group, an answer as old as the mean is divided by e to this power; 0 = all weigh the same.
+        freshness: weight of an answer within its group: exp(-freshness x age / mean delay); 0 = all weigh the same.
         damping: a group's mean weight goes with share x delay^-damping; 0 = its share of the population.
         lr: the server's step size.
         average: the model to use is the mean over this part of all steps; 0 = the last model.

@@ -129,7 +129,7 @@ class Cluster:
             return
         # A private folder with a short path: Ray puts sockets there, and socket paths have a length limit.
         self._folder = Path(tempfile.mkdtemp(prefix="fedpace-ray-"))
-        with environment(QUIET | LOCAL_ONLY), _loopback():
+        with environment(QUIET | LOCAL_ONLY), loopback():
             ray.init(
                 address="local",
                 num_cpus=workers or cores(),
@@ -200,7 +200,7 @@ def _to_standard_error(data: dict[str, str], print_file: Any, ignore_prefix: boo
 
 
 @contextmanager
-def _loopback() -> Iterator[None]:
+def loopback() -> Iterator[None]:
     """Do the same as `LOCAL_ONLY` if Ray was imported earlier and has already read the environment."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
