@@ -231,7 +231,7 @@ class Gather:
         self._keeps = keep or "rows" in rule.takes
         self._length = zero.shape[0]
         self._slices = "slices" in rule.takes and self._length > LARGE and not self._models
-        self._total = None if self._slices else zero  # nothing is added up then, and the zeros would take memory
+        self._total: Vector = None if self._slices else zero  # nothing is added up then, and zeros take memory
         self._in_place = hasattr(zero, "add_")
         self._mean_square = 0.0
         self._weights: list[float] = []
