@@ -77,6 +77,7 @@ CONSTANTS = (
     Constant(pace_async, "LEAST_WAIT"),
     Constant(_memory, "KEPT", keeps=True),
     Constant(_memory, "LEAST_SHRINKING"),
+    Constant(_memory, "JUMP"),
     Constant(_memory, "EVIDENCE"),
     Constant(_memory, "SHORTEST"),
     Constant(_memory, "SIMILAR", unequal=True),

@@ -18,6 +18,7 @@ from typing import Any
 
 from scipy import stats
 
+from fedpace.report.numbers import counted
 from grid import economy
 from grid.analysis import Measure, ratio
 from grid.cells import LEVELS
@@ -253,7 +254,7 @@ def by_level(judged: Judged) -> str:
             f"`{label.rpartition(':')[2]}`",
             *shown,
             str(pairs),
-            f"{ended[0]} runs; {ended[1]} cells" if any(ended) else "0",
+            f"{counted(ended[0], 'run')}; {counted(ended[1], 'cell')}" if any(ended) else "0",
         ]
         rows.append((means["hard"], line))
     return table(head, [line for _, line in sorted(rows, key=lambda row: -row[0])])
