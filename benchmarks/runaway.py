@@ -60,17 +60,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schemes", default="pace-async")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--matching", default="", help="part of the names of federations")
     options = parser.parse_args()
     found: dict[str, Any] = {}
     for scheme in options.schemes.split(","):
         rows = []
         for seed in map(int, options.seeds.split(",")):
             for name, simulation, steps in federations(scheme, seed):
-                losses = []
+                if options.matching not in name:
+                    continue
+                losses: list[float] = []
                 try:
-                    losses += [current.metric or 0.0 for current in islice(simulation.rounds(), steps + 1)]
+                    rounds = islice(simulation.rounds(), steps + 1)
+                    losses.extend(each.metric if each.metric is not None else float("inf") for each in rounds)
                 except FedpaceError:  # the model is not finite any more
                     losses.append(float("inf"))
+                losses = [each if each < float("inf") else float("inf") for each in losses]  # NaN, too, has run away
                 highest, last = max(losses) / losses[0], losses[-1] / losses[0]
                 rows.append((round(highest, 3), round(last, 4), f"{name} seed {seed}"))
         highest_of_all = np.array([row[0] for row in rows])

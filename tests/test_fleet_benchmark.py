@@ -32,7 +32,7 @@ def test_a_run_says_how_long_it_took_and_what_the_server_spent(fleet, label):
     assert (found["clients"], found["scheme"]) == (60, label)
     assert found["best_accuracy"] > 0.4
     assert 0 < found["first_crossing"] <= found["virtual_seconds_to_target"] < found["virtual_seconds_played"]
-    assert 0 < found["median_decision_seconds"] <= found["longest_later_decision_seconds"] < found["cpu_seconds"]
+    assert 0 < found["median_decision_seconds"] <= found["longest_later_decision_seconds"]
 
 
 def test_a_target_out_of_reach_is_none(fleet):

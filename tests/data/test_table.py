@@ -245,7 +245,7 @@ def test_the_example_leads_from_a_csv_to_a_page_with_one_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment = (EXAMPLE / "visits.toml").read_text(encoding="utf-8")
-    assert experiment.count("\n") == 10, "ten lines, as the document says"
+    assert experiment.count("\n") == 8, "eight lines, as the document says"
     document = (EXAMPLE.parents[1] / "docs" / "own-tables.md").read_text(encoding="utf-8")
     assert f"```toml\n{experiment}```" in document
     monkeypatch.chdir(EXAMPLE)

@@ -20,6 +20,7 @@ from fedpace.data.digits import Digits
 from fedpace.data.quadratic import Quadratic
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.models.builtin import Linear, Softmax
+from fedpace.numerics.quantised import row_bytes
 from fedpace.selectors import pace_async
 from fedpace.selectors.pace_async import PaceAsync
 from fedpace.server._client_memory import ClientMemory
@@ -43,9 +44,9 @@ class WithoutSketches(PaceAsync):
     uses: ClassVar[frozenset[Need]] = frozenset({Need.DELAY})
 
 
-def simulation(task, minimum=0, shares="uniform", seed=901, **options):
+def simulation(task, minimum=0, shares="uniform", seed=901, protocol="aggregator", **options):
     data, model, training = task
-    privacy = TrainingPrivacy("sums", minimum=minimum) if minimum else None
+    privacy = TrainingPrivacy("sums", minimum=minimum, protocol=protocol) if minimum else None
     scheme = make_selector("pace-async", **options) if minimum else WithoutSketches(**options)
     found = Simulation(
         data,
@@ -121,6 +122,28 @@ def test_the_servers_sums_are_those_of_the_clients_memories(task, minimum):
         size = max(np.abs(share * scale * own[client].offset).max() for client, share, scale in weighed)
         assert np.abs(total - state.offset_sum).max() <= 1e-9 + 1e-6 * size, one.number
         assert [own[client].version for client, _, _ in weighed] == list(state.remembered_versions)
+
+
+def test_under_masks_clients_and_server_use_the_same_rounded_references():
+    masks = simulation(DIGITS, 4, protocol="masks")
+    model = masks.trainer.message_bytes
+    reference = row_bytes(masks.trainer.trainable, 8)
+    assert reference < 0.3 * model
+    for one in steps(masks, 20):
+        assert one.bytes_down % (model + reference) == 0
+        assert one.bytes_up % (2 * model) == 0
+        assert one.bytes_up > 0
+        state, own = masks.aggregator.state, masks.groups._own
+        version, published = masks.server.published(state)
+        for block in published[: published.size // 64 * 64].reshape(-1, 64):
+            if block.any():  # its largest value is stored as 126 or 127
+                levels = [block / np.abs(block).max() * largest for largest in (126, 127)]
+                assert min(np.abs(each - np.rint(each)).max() for each in levels) < 1e-3
+        assert any(each.version == version for each in own.values())
+        known = zip(state.remembered_clients, state.remembered_shares, state.remembered_scales, strict=True)
+        total = sum(share * math.exp(state.log_scale - scale) * own[client].offset for client, share, scale in known)
+        np.testing.assert_allclose(state.offset_sum, total, atol=1e-6 * np.abs(state.offset_sum).max())
+    assert one.metric > 0.5, "it learns"
 
 
 def test_every_sum_has_the_minimum_of_clients():

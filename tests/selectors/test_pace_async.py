@@ -20,7 +20,7 @@ from fedpace.delays.constant import ConstantDelays
 from fedpace.delays.lognormal import LognormalDelays
 from fedpace.delays.nycmesh import NycmeshDelays
 from fedpace.models.builtin import Linear, Softmax
-from fedpace.selectors.pace_async import LATE, memory_ages
+from fedpace.selectors.pace_async import LATE
 from fedpace.sim.fleet import Fleet
 from fedpace.sim.rounds import Simulation
 from fedpace.sim.training import Training
@@ -198,69 +198,3 @@ def test_where_no_number_of_answers_would_do_it_plans_again_after_a_fifth_more(a
     move, state = scheme.decide(replace(scheme.init(), disagreement=1e5), view, np.random.default_rng(0))
     assert move.apply is None
     assert state.plan_at_answers == answers + more
-
-
-def in_flight(clients, steps):
-    """Return tasks of these clients that train from these versions."""
-    rows = np.array(clients, dtype=np.int64)
-    return InFlight(rows, rows, np.zeros(rows.size), np.array(steps, dtype=np.int64), np.zeros(rows.size))
-
-
-def plain_ages(view, heard, fresh, clients, versions):
-    """Follow the clients' ages answer by answer."""
-    ages = {i: view.step - int(view.update_step[i]) if heard[i] else 0 for i in range(view.clients)}
-    total = sum(view.share[i] * ages[i] for i in ages)
-    for client, version in zip(view.in_hand.clients.tolist(), view.in_hand.step.tolist(), strict=True):
-        if version < view.step:
-            ages[client] = min(ages[client], view.step - version)
-    silent = set(ages) - {int(view.in_hand.clients[place]) for place in fresh}
-    predicted, unheard = [], []
-    for client, version in [(None, None), *zip(clients.tolist(), versions.tolist(), strict=True)]:
-        if client is not None and version == view.step:
-            silent -= {client}
-        elif client is not None:
-            ages[client] = min(ages[client], view.step - version)
-        unheard.append(sum(view.share[i] * ages[i] for i in silent) / total)
-        predicted.append(sum(view.share[i] * ages[i] for i in ages) / total)
-    return predicted, unheard
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_ages_of_the_memory_are_those_of_a_plain_loop(seed):
-    rng = np.random.default_rng(seed)
-    count, step = 12, 9
-    order = rng.permutation(count)
-    hand, flying = order[:5], order[5:]
-    view = waiting_view(
-        count,
-        update_step=rng.integers(0, step, count),
-        in_hand=in_flight(hand, rng.integers(6, step + 1, hand.size)),
-    )
-    heard = rng.random(count) < 0.8
-    heard[order[0]] = True
-    versions = rng.integers(5, step + 1, flying.size)
-    fresh = np.flatnonzero(view.in_hand.step == step)
-    found = memory_ages(view, heard, fresh, flying, versions)
-    predicted, unheard = plain_ages(view, heard, fresh, flying, versions)
-    np.testing.assert_allclose(found.predicted, predicted, atol=1e-12)
-    np.testing.assert_allclose(found.unheard, unheard, atol=1e-12)
-
-
-def test_a_late_answer_of_a_slow_client_lets_the_server_step():
-    """The memory of client 3 is eight steps old, and all of its error is there. Its answer from version 8 renews it."""
-    fast = np.arange(3)
-    scheme = make_selector("pace-async")
-    state = replace(scheme.init(), disagreement=0.01, memory_error=20.0, last_step=99.0)
-    for late, steps in ((False, False), (True, True)):
-        hand = in_flight([*fast, *([3] if late else [])], [9, 9, 9, *([8] if late else [])])
-        flying = in_flight([] if late else [3], [] if late else [8])
-        view = waiting_view(
-            4,
-            delay=np.array([1.0, 1.0, 1.0, 1000.0]),
-            update_step=np.array([8, 8, 8, 1]),
-            in_hand=hand,
-            in_flight=flying,
-        )
-        view = replace(view, available=np.array([False, False, False, late]))
-        move, _ = scheme.decide(state, view, np.random.default_rng(0))
-        assert (move.apply is not None) == steps

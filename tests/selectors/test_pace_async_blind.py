@@ -48,7 +48,7 @@ class OneSided:
         return FederatedData(self.name, train, draw(600, 0.0, blind=False), None, "loss")
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", [0, 2, 7])
 def test_the_model_does_not_run_away_where_the_fast_feel_nothing(seed):
     simulation = Simulation(
         OneSided(),

@@ -142,7 +142,12 @@ def test_the_picture_is_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     done = {
         attacks.key("pace", "honest", "nobody", "off", 0): {"final": 0.9, "seconds": 1.0, "success": 0.0},
-        attacks.key("pace", "alie", "20% fastest", "off", 0): {"final": 0.5, "seconds": None, "success": 0.0},
+        attacks.key("pace", "alie", "20% fastest", shown.DEFAULT, 0): {"final": 0.5, "seconds": None, "success": 0.0},
+        attacks.key("pace", "alie", "20% fastest", shown.VALIDATED[-1], 0): {
+            "final": 0.8,
+            "seconds": 2.0,
+            "success": 0,
+        },
     }
     shown.picture(shown.cells(done), ["pace"], list(attacks.ATTACKS), "20% fastest", tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 1000

@@ -229,8 +229,9 @@ class Gather:
         self._models = not keep and ((mean and "models" in rule.takes) or "mixture" in rule.takes)
         self._squares = "squares" in rule.takes
         self._keeps = keep or "rows" in rule.takes
-        self._slices = "slices" in rule.takes
-        self._total = zero
+        self._length = zero.shape[0]
+        self._slices = "slices" in rule.takes and self._length > LARGE and not self._models
+        self._total: Vector = None if self._slices else zero  # nothing is added up then, and zeros take memory
         self._in_place = hasattr(zero, "add_")
         self._mean_square = 0.0
         self._weights: list[float] = []
@@ -245,7 +246,7 @@ class Gather:
         if self._models:
             self._add(trained, weight)
             return
-        if self._slices and len(self._total) > LARGE:
+        if self._slices:
             self._rows.append(Update(trained, sent))  # the two models instead of a copy; nothing is computed yet
             return
         update = double(trained) - sent
@@ -276,9 +277,7 @@ class Gather:
             return None
         average = self._total if self._models else None
         rows, sources = tuple(self._rows), tuple(self._sources)
-        total = self._total
-        if self._slices and len(total) > LARGE and not self._models:
-            total = WeightedSum(rows, self._weights, len(total))
+        total = WeightedSum(rows, self._weights, self._length) if self._slices else self._total
         return Answers(total, weights, average, self._mean_square, rows, sources, version, awaited, share_of)
 
 

@@ -7,8 +7,8 @@ predicts the client's later updates with it (`fedpace.server.memory_corrected`).
 clients, and slow clients contribute whenever they answer.
 
 - When to step. A step made t seconds after the last one, with relative squared error rho, brings progress 1 - rho. The
-  server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers, at their expected
-  arrival times. Answers to the current model count in the step. Late ones do not, but they renew the memory.
+  server minimises t / (1 - rho). It compares stepping now with waiting for each of the next answers to the current
+  model, at their expected arrival times.
 - Error. Client i errs by its own sigma_i^2: the variance between clients' updates, times the part of it that the memory
   does not explain if the client was heard before. Let F be the clients that answered, W their share of the weight, and
   g the mean distance that the model moved since the clients' last answers. Then
@@ -17,8 +17,7 @@ clients, and slow clients contribute whenever they answer.
 
   The first two terms are noise, with weights a_i proportional to sigma_i^-2. The last term is the error of the memory.
   It is the safeguard: the further the model moves without hearing from most of the weight, the more clients must answer
-  before the next step. It does not need late answers: until they show the drift, the worst case counts. Late answers
-  that are in hand or expected shorten g.
+  before the next step. It does not need late answers: until they show the drift, the worst case counts.
 - First steps. At first the server does not know the clients' disagreement. It measures it on sketches of the first
   answers.
 - Server step. Nesterov momentum and FedExP's step length, as in `pace`, with the same limits.
@@ -93,21 +92,9 @@ class AsyncState:
     max_in_flight: int = 0
     """Largest number of clients in flight until the next step; 0 = not decided yet."""
     plan_at_answers: int = 0
-    """Number of answers in hand at which to plan again."""
+    """Number of answers to the current model at which to plan again."""
     plan_at_time: float = 0.0
     """Time at which to plan again even with fewer answers."""
-
-
-class _Ages(NamedTuple):
-    """How old the memory is after the answers in hand and the next 0, 1, 2, ... answers, relative to the last step.
-
-    A client's age is the number of steps since its last answer; means are weighted by the clients' shares.
-    """
-
-    predicted: FloatArray
-    """(k,) mean age, where only late answers make clients younger."""
-    unheard: FloatArray
-    """(k,) mean age, where clients that answered the current model have age 0."""
 
 
 class _Errors(NamedTuple):
@@ -115,10 +102,8 @@ class _Errors(NamedTuple):
 
     squares: FloatArray
     """(k,) each client's own squared error."""
-    noise: FloatArray
-    """(k,) the part of rho of a step with the first 1, 2, ... clients that their noise causes."""
-    silent: FloatArray
-    """(k,) share of the clients that do not answer."""
+    totals: FloatArray
+    """(k,) rho of a step with the first 1, 2, ... clients."""
 
     def weights(self, count: int) -> FloatArray:
         """(count,) the best weights for the first `count` clients."""
@@ -134,7 +119,7 @@ class _Plan:
     """rho of a step with the fresh answers in hand."""
     now: bool
     answers: int = 0
-    """Number of answers in hand at which to plan again."""
+    """Number of fresh answers at which to plan again."""
     seconds: float = 0.0
     """Longest time to wait for them."""
 
@@ -196,7 +181,7 @@ class PaceAsync(Scheme):
         """Step if waiting does not pay, and start the idle clients."""
         hand = view.in_hand
         fresh = np.flatnonzero(hand.step == view.step)
-        due = len(hand) >= state.plan_at_answers or view.now >= state.plan_at_time or all_answered(view, fresh)
+        due = fresh.size >= state.plan_at_answers or view.now >= state.plan_at_time or all_answered(view, fresh)
         plan, apply = None, None
         facts: dict[str, Any] = {}
         if fresh.size and due:
@@ -244,11 +229,7 @@ class PaceAsync(Scheme):
         if not self.work_price or not known.size:
             return most
         order = known[np.lexsort((known, view.delay[known]))]
-        none = np.empty(0, dtype=np.int64)
-        found = self._errors(state, view, order, none)
-        ages = memory_ages(view, self._remembered(state, view), none, order, np.full(order.size, view.step))
-        ages = _Ages(ages.predicted[1:], ages.unheard[1:])
-        errors = found.noise + self._memory_error(state, found.silent, ages)
+        errors = self._errors(state, view, order, np.empty(0, dtype=np.int64)).totals
         return min(most, best_in_flight(self.work_price, view.delay[order], errors, max(FEWEST, view.minimum)))
 
     @staticmethod
@@ -265,21 +246,18 @@ class PaceAsync(Scheme):
     def _plan(self, state: AsyncState, view: View, fresh: IntArray) -> tuple[_Plan, FloatArray]:
         """Return whether to step now or when to plan again, and the weights of the fresh answers."""
         hand, flying = view.in_hand, view.in_flight
-        after = remaining(view, np.arange(len(flying)))
-        order = np.argsort(after, kind="stable")
-        after, clients, versions = after[order], flying.clients[order], flying.step[order]
-        current = versions == view.step
-        errors = self._errors(state, view, np.concatenate([hand.clients[fresh], clients[current]]), fresh)
-        weights = errors.weights(fresh.size)
-        # Entry k: with the answers in hand and the next k.
-        counts = fresh.size + np.concatenate([[0], np.cumsum(current)])
-        ages = memory_ages(view, self._remembered(state, view), fresh, clients, versions)
-        rho = errors.noise[counts - 1] + self._memory_error(state, errors.silent[counts - 1], ages)
-        error = float(rho[0])
+        going = np.flatnonzero(flying.step == view.step)
+        after = remaining(view, going)
+        order = np.lexsort((going, after))
+        going, after = going[order], after[order]
+        errors = self._errors(state, view, np.concatenate([hand.clients[fresh], flying.clients[going]]), fresh)
+        weights, error = errors.weights(fresh.size), float(errors.totals[fresh.size - 1])
         spent = view.now - state.last_step
+        rho = errors.totals[fresh.size - 1 :]
         seconds = spent + np.concatenate([[0.0], after])
         fewest = max(FEWEST, view.minimum)
-        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & (counts >= fewest))
+        openable = fresh.size + np.arange(rho.size) >= fewest
+        cost = np.divide(seconds, 1.0 - rho, out=np.full(rho.size, math.inf), where=(rho < 1) & openable)
         best = int(np.argmin(cost))
         finite_best = math.isfinite(float(cost[best]))
         # No other client trains or can start on this model, so waiting brings nothing, whatever the error.
@@ -287,15 +265,15 @@ class PaceAsync(Scheme):
         if ended or (finite_best and best == 0):
             return _Plan(error, now=True), weights
         if not finite_best:
-            more = max(1, int(GROWTH * len(hand)))
-            return _Plan(error, False, len(hand) + more, patience(view) or math.inf), weights
+            more = max(1, int(GROWTH * fresh.size))
+            return _Plan(error, False, fresh.size + more, patience(view) or math.inf), weights
         # Plan again at half of the missing answers: they show how late the others will be. An awaited client may fail,
         # so a time limit applies too.
         longest = max(float(after[best - 1]), PATIENCE * spent)
-        return _Plan(error, False, len(hand) + -(-best // 2), longest if longest > 0 else math.inf), weights
+        return _Plan(error, False, fresh.size + -(-best // 2), longest if longest > 0 else math.inf), weights
 
     def _errors(self, state: AsyncState, view: View, rows: IntArray, fresh: IntArray) -> _Errors:
-        """Return what decides the errors of steps with the first 1, 2, ... of the clients `rows`."""
+        """Return the expected errors of steps with the first 1, 2, ... of the clients `rows`."""
         variance = state.disagreement
         if not variance > 0:
             variance = disagreement(view.in_hand.updates(), fresh) if fresh.size else 1.0
@@ -307,12 +285,20 @@ class PaceAsync(Scheme):
         spoken = np.divide(np.cumsum(shares), everybody, out=np.zeros(rows.size), where=everybody > 0)
         spoken = np.minimum(spoken, 1.0)
         own = np.divide(np.cumsum(shares**2 * squares), everybody**2, out=np.zeros(rows.size), where=everybody > 0)
-        return _Errors(squares, (1 - spoken**2) / np.cumsum(1.0 / squares) + own, 1 - spoken)
+        noise = (1 - spoken**2) / np.cumsum(1.0 / squares) + own
+        moved = state.reach_spent * self._unheard(view, rows, heard)
+        return _Errors(squares, noise + state.memory_error * (1 - spoken) ** 2 + moved**2)
 
     @staticmethod
-    def _memory_error(state: AsyncState, silent: FloatArray, ages: _Ages) -> FloatArray:
-        """Return the part of rho that the memory causes, if clients with a share of `silent` do not answer."""
-        return state.memory_error * (silent * ages.predicted) ** 2 + (state.reach_spent * ages.unheard) ** 2
+    def _unheard(view: View, rows: IntArray, heard: BoolArray) -> FloatArray:
+        """(k,) the part of the memory's error that is left after the answers of the first 1, 2, ... clients.
+
+        The error of a client's memory is proportional to its share and to the number of steps since its last answer.
+        """
+        age = np.ones(view.clients) if view.update_step is None else view.step - view.update_step
+        error = np.where(heard, view.share * age, 0.0)
+        total = float(error.sum())
+        return np.maximum(1 - np.cumsum(error[rows]) / total, 0.0) if total > 0 else np.zeros(rows.size)
 
     @staticmethod
     def _remembered(state: AsyncState, view: View) -> BoolArray:
@@ -355,37 +341,6 @@ def all_answered(view: View, fresh: IntArray) -> bool:
     if not np.isin(going, failed).all() or patience(view) > 0:
         return False
     return bool(np.isin(view.candidates, np.concatenate([view.in_hand.clients[fresh], failed])).all())
-
-
-def memory_ages(view: View, heard: BoolArray, fresh: IntArray, clients: IntArray, versions: IntArray) -> _Ages:
-    """Return how old the memory is after the answers in hand and the next 0, 1, 2, ... answers.
-
-    A late answer does not speak for its client in the step, but it renews what the server remembers of the client.
-
-    Args:
-        view: the scheme's view of the fleet.
-        heard: (n,) True for clients in the memory.
-        fresh: positions, among the answers in hand, of answers to the current model.
-        clients: (k,) the clients of the next answers, in the order in which they are expected.
-        versions: (k,) the model versions that they train from.
-    """
-    hand, share = view.in_hand, view.share
-    ages = np.where(heard, np.ones(view.clients) if view.update_step is None else view.step - view.update_step, 0.0)
-    total = float(share @ ages)
-    if not total > 0:
-        return _Ages(np.ones(clients.size + 1), np.zeros(clients.size + 1))
-    late = np.flatnonzero(hand.step < view.step)
-    np.minimum.at(ages, hand.clients[late], view.step - hand.step[late])
-    younger = share[clients] * np.maximum(ages[clients] - (view.step - versions), 0.0) / total
-    of_late = np.where(versions < view.step, younger, 0.0)
-    start = float(share @ ages) / total
-    spoken = hand.clients[fresh]
-    unheard = start - float(share[spoken] @ ages[spoken]) / total
-
-    def falling(first: float, steps: FloatArray) -> FloatArray:
-        return np.maximum(first - np.concatenate([[0.0], np.cumsum(steps)]), 0.0)
-
-    return _Ages(falling(start, of_late), falling(unheard, younger))
 
 
 def patience(view: View) -> float:

@@ -27,21 +27,30 @@ until the limit `reach` makes both forget clients. Otherwise these things differ
   or the server forgets all clients (`fedpace.core.exposure`).
 
 Forgotten clients are new when they answer next.
+
+Under masks, clients keep their memory themselves, so that references go down to them. They are rounded to
+`MASKS_SENT` first, and the server goes on with the rounded ones. A reference is the same for all clients of a
+version and contains an unknown constant in any case; the error of rounding is part of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from fedpace._base.errors import InputError
 from fedpace._base.options import AtLeast, Between, Options
 from fedpace.core.server_rule import Answers, Part, ServerRule, ShareOf, Vector, like
 from fedpace.core.sums import Caution, Contribution, Group, GroupPlan, GroupSum, Member, check_sum_rule
+from fedpace.server._row_store import BITS
 from fedpace.server._sum_memory import SumMemory, SumsState, current, forgotten
 from fedpace.server.memory_corrected import MemoryCorrected
 from fedpace.server.nesterov import Nesterov
+
+Sent = Literal["float32", "16bit", "8bit", "4bit"]
+MASKS_SENT: Sent = "8bit"
+"""How references are sent to clients with their tasks."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,7 @@ class ClientMemory(Options):
         power: exponent of FedExP's factor, with momentum counted as part of the factor; 0 = do not lengthen steps.
         reach: how far the model may move since the clients' last answers, on average over their shares, in units of the
             mean length of the clients' updates; 0 = no limit.
+        references: how references are sent to those that keep the clients' memory: `float32`, `16bit`, `8bit`, `4bit`.
     """
 
     name: ClassVar[str] = "client-memory"
@@ -59,6 +69,12 @@ class ClientMemory(Options):
 
     power: Annotated[float, Between(0, 1)] = 1.0
     reach: Annotated[float, AtLeast(0)] = 0.0
+    references: Sent = "float32"
+
+    @property
+    def reference_bits(self) -> int:
+        """Bits per value of references."""
+        return BITS[self.references]
 
     def init(self, zero: Vector) -> SumsState:
         """Return the state before the first step."""
@@ -121,7 +137,7 @@ class ClientMemory(Options):
         if not memory.spoken:
             return model, memory.unmoved()
         memory.learn_from_sums()
-        step, reference = memory.step_and_reference()
+        step, reference = memory.step_and_reference(self.reference_bits)
         total = float(sum(answers.weights))
         memory.remember_sums(reference)
         whole = Answers(like(answers.step, total * step), answers.weights, None, memory.fresh_square * total)
@@ -152,7 +168,7 @@ def _split_late(late: list[Member], memory: SumMemory, minimum: int) -> list[lis
     return [late] if late else []
 
 
-def sum_rule(rule: ServerRule[Any], *, noisy: bool = False) -> ServerRule[Any]:
+def sum_rule(rule: ServerRule[Any], *, noisy: bool = False, masks: bool = False) -> ServerRule[Any]:
     """Return the server rule to use with sums in place of `rule`; raise InputError if there is none.
 
     `memory-corrected` becomes `client-memory`: the same steps, with each client's memory on the client. In rounds
@@ -162,9 +178,11 @@ def sum_rule(rule: ServerRule[Any], *, noisy: bool = False) -> ServerRule[Any]:
         rule: the rule that the scheme uses with single updates.
         noisy: whether noise is added to the sums (differential privacy). Noise would add up in the memory and disturb
             FedExP's measurement, so neither is used then.
+        masks: whether clients keep their memory themselves, so that references are sent to them.
     """
     if isinstance(rule, MemoryCorrected):
-        rule = Nesterov(rule.power) if rule.everyone or noisy else ClientMemory(rule.power, rule.reach)
+        sent: Sent = MASKS_SENT if masks else "float32"
+        rule = Nesterov(rule.power) if rule.everyone or noisy else ClientMemory(rule.power, rule.reach, sent)
     if noisy and isinstance(rule, Nesterov):
         rule = Nesterov(0.0)
     check_sum_rule(rule)

@@ -41,6 +41,8 @@ VERSIONS = 128
 """Number of references to keep if the host does not report which model versions clients still train from."""
 EVIDENCE = 0.25
 """Share of the clients' weight whose late answers replace all earlier evidence of how coherent changes are."""
+JUMP = 10.0
+"""Largest factor by which one step may change the measured disagreement; |u| can be close to 0 by accident."""
 SHORTEST = 0.5
 """Rather than shorten a step to less than this part, forget old offsets: training goes on if clients stay silent."""
 UNKNOWN = -1.0
@@ -103,9 +105,7 @@ class MemoryState(MomentumState):
     predicted: float = 1.0
     """b: the slope of new offsets against remembered ones, in [0, 1]; 1 until measured."""
     disagreement: float = 0.0
-    """Running average of the variance between clients' updates, divided by `mean_square`; 0 until measured."""
-    mean_variance: float = 0.0
-    """Running average of the variance between clients' updates; 0 until measured."""
+    """Running average of the variance between clients' updates, divided by |u|^2; 0 until measured."""
     disagreement_left: float = 1.0
     """Part of that variance that the memory does not explain."""
     square: float = 0.0
@@ -220,7 +220,8 @@ class Memory:
             state.reference_lengths,
         )
         self._predicted, self._left, self._shrinking = state.predicted, state.disagreement_left, state.shrinking
-        self._mean_variance = state.mean_variance
+        self._variance = 0.0
+        """Variance between clients' updates; 0 = not measured in this step."""
         self._changes: list[tuple[float, float]] = []
         """Share and length of each change of an offset, in units of the step that shows it."""
         self._change_sum: Row = np.zeros(0)
@@ -504,8 +505,7 @@ class Memory:
         known = [place for place, source in enumerate(sources) if source.client in self._clients]
         spread, were, are, both = self._spread(updates, sources, known)
         if len(updates) > 1:
-            variance, before = spread / (len(updates) - 1), self._mean_variance
-            self._mean_variance = KEPT * before + (1 - KEPT) * variance if before > 0 else variance
+            self._variance = spread / (len(updates) - 1)
         if len(known) < 2:
             return
         if not (were > 0 and are > 0):
@@ -639,8 +639,7 @@ class Memory:
             log_scale=self._was.log_scale + math.log(self._shrinking),
             shrinking=self._shrinking,
             predicted=self._predicted,
-            disagreement=self._disagreement(mean_square),
-            mean_variance=self._mean_variance,
+            disagreement=self._disagreement(square),
             disagreement_left=self._left,
             square=square,
             mean_square=mean_square,
@@ -714,11 +713,14 @@ class Memory:
         kept = max(0.0, 1 - sum(share for share, _ in self._changes) / (EVIDENCE * everybody))
         return kept * common + mean**2, kept * total + lengths**2
 
-    def _disagreement(self, mean_square: float) -> float:
-        """Return the running average of the variance between clients, divided by that of |u|^2."""
-        if not (self._mean_variance > 0 and mean_square > 0):
+    def _disagreement(self, square: float) -> float:
+        """Return the running average of the variance between clients, divided by |u|^2."""
+        if not (self._variance > 0 and square > 0):
             return self._was.disagreement
-        return self._mean_variance / mean_square
+        now, before = self._variance / square, self._was.disagreement
+        if before > 0:
+            now = KEPT * before + (1 - KEPT) * min(max(now, before / JUMP), before * JUMP)
+        return now
 
     def _mean(self, part: slice, share: float) -> FloatArray:
         """Return a part of the mean offset of the remembered clients, weighted by their shares, `share` together."""

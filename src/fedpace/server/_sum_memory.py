@@ -240,8 +240,8 @@ class SumMemory(Memory):
         are = told.scalars["uu"] - float(update @ update) / told.number
         return spread, were, are, told.scalars["uo"] - float(update @ offset) / told.number
 
-    def step_and_reference(self) -> tuple[FloatArray, FloatArray]:
-        """Return the step for weights that sum to 1, and the reference for fresh answers."""
+    def step_and_reference(self, bits: int = 32) -> tuple[FloatArray, FloatArray]:
+        """Return the step for weights that sum to 1, and the reference for fresh answers in so many bits per value."""
         b = 1.0 if "mixed" in self.spoken else self._predicted
         weight = sum(each.weight for each in self.spoken.values())
         before = self.share + self._departed
@@ -262,8 +262,9 @@ class SumMemory(Memory):
         reference = (told.updates - np.asarray(told.offsets))[1]
         if telling == "mixed":
             reference = reference - told.new * mean
-        # Clients get it in single precision, so the server must use the same numbers.
-        return step, (reference / told.weight).astype(np.float32).astype(np.float64)
+        # Clients get it in these bits, so the server must use the same numbers.
+        store = RowStore(reference.size, bits)
+        return step, store.values(store.keep(reference / told.weight))
 
     def remember_sums(self, reference: FloatArray) -> None:
         """Replace the offsets of the clients that answered in H."""

@@ -36,6 +36,7 @@ from fedpace.core.types import DelayConfig, Need, Selector
 from fedpace.data.federated import DataConfig, FederatedData, Samples
 from fedpace.delays.availability import Availability
 from fedpace.models.contract import ModelConfig
+from fedpace.numerics.quantised import row_bytes
 from fedpace.records.run import Round, recorded
 from fedpace.server import server_step
 from fedpace.server._client_memory import ClientMemory, sum_rule
@@ -115,8 +116,9 @@ class Simulation:
         """Version -> shared model: the current version, and older versions that clients in flight train from."""
         self.events = Events()
         self.server = server_step(selector, server)
+        masks = self.privacy.protocol == "masks"
         if self.privacy.sums:
-            self.server = sum_rule(self.server, noisy=self.privacy.epsilon > 0)
+            self.server = sum_rule(self.server, noisy=self.privacy.epsilon > 0, masks=masks)
             self.aggregator: Aggregator | SumAggregator = SumAggregator(self.server, self._zero)
         else:
             validator = self._trained_on(validation, seed)
@@ -131,15 +133,16 @@ class Simulation:
         )
         self.groups: SimulatedGroups | None = None
         self._unusable = False
-        self.vectors = 1
-        """Number of vectors as long as the model that go to a client with a task, and come back."""
+        self.sent_bytes = self.returned_bytes = trainer.message_bytes
+        """Bytes of the vectors that go to a client with a task, and of those that come back."""
         if self.privacy.sums:
             budget = PrivacyBudget(self.privacy) if self.privacy.epsilon else None
             self.groups = SimulatedGroups(self.clients, self.models, trainer, budget, seed)
-            if isinstance(self.server, ClientMemory) and self.privacy.protocol == "masks":
-                # The reference goes down, and the offset's sum comes up.
-                self.vectors = 2
-            self.time.transfers = float(self.vectors)
+            if masks and isinstance(self.server, ClientMemory):
+                # A reference goes down, and the offset comes up.
+                self.sent_bytes += row_bytes(trainer.trainable, self.server.reference_bits)
+                self.returned_bytes += trainer.message_bytes
+            self.time.transfers = (self.sent_bytes + self.returned_bytes) / (2 * trainer.message_bytes)
 
     @property
     def parameters(self) -> Vector:
@@ -301,8 +304,8 @@ class Simulation:
             turn,
             since=began,
             losses=losses,
-            model_bytes=self.vectors * self.trainer.message_bytes,
-            protocol_bytes=self.privacy.client_bytes,
+            model_bytes=self.sent_bytes,
+            protocol_bytes=self.returned_bytes - self.sent_bytes + self.privacy.client_bytes,
             stepping=step_facts(self.aggregator.state) if moved else {},
             notes=step_notes(self.aggregator.state) if moved else {},
             **judged,
