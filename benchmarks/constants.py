@@ -82,6 +82,7 @@ CONSTANTS = (
     Constant(_memory, "SHORTEST"),
     Constant(_memory, "SIMILAR", unequal=True),
     Constant(_memory, "LEAST_DRIFT", unequal=True),
+    Constant(_memory, "LEAST_RESPONSE", unequal=True),
     Constant(nesterov, "SUMS_KEPT", keeps=True),
     Constant(_step_length, "GROWTH"),
     Constant(_step_length, "CURVATURE_KEPT", keeps=True),

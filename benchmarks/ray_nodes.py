@@ -3,9 +3,10 @@
 python benchmarks/ray_nodes.py                # needs fedpace[ray]; two Ray nodes on this machine, on loopback
 
 One cluster of two nodes with one core each serves all rounds, from one process. For rounds on one node, an idle actor
-occupies the core of the other. Before anything is measured, both nodes have trained every client once. A round trains
-`--cohort` clients and averages their models; the server does the latter alone. Between rounds on Ray, the engine
-`processes` makes the same rounds with one worker process and with two: its ratio is what the cores give without Ray.
+occupies the core of the other. A round trains `--cohort` clients and averages their models; the server does the latter
+alone. Each measured round follows one of the same kind that is not measured, as in a run. Between rounds on Ray, the
+engine `processes` makes the same rounds with one worker process and with two: its ratio is what the cores give without
+Ray.
 
 Two nodes need two free cores. So the four rounds count only if in each of them the training processes hardly waited for
 a core (`--most-waiting`), as the kernel counts it (Linux, /proc/PID/schedstat); otherwise they are made again. Ratios
@@ -256,9 +257,11 @@ def measure(epochs: int, wanted: argparse.Namespace, one_node: Any) -> dict[str,
     def one(number: int, kind: str) -> tuple[Round, torch.Tensor]:
         on_nodes = kind in ("one node", "two nodes")
         with one_node() if kind == "one node" else nullcontext():
-            return bench.round(engines[kind], number, raylets if on_nodes else pool)
+            roots = raylets if on_nodes else pool
+            bench.round(engines[kind], number, roots)  # rounds follow each other: Ray knows by now which cores are free
+            return bench.round(engines[kind], number, roots)
 
-    tried = -2  # two sets to warm up
+    tried = -1  # one set to warm up
     try:
         while len(found["one node"]) < wanted.sets and tried < wanted.tries:
             order = list(engines) if tried % 2 else list(engines)[::-1]
@@ -314,9 +317,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=12, help="sets of four rounds that count")
     parser.add_argument("--tries", type=int, default=60, help="most sets of four rounds that are made")
-    parser.add_argument("--most-waiting", type=float, default=0.2, help="most of a round that processes may wait")
+    parser.add_argument("--most-waiting", type=float, default=0.5, help="most of a round that processes may wait")
     parser.add_argument("--cohort", type=int, default=20, help="clients per round")
-    parser.add_argument("--epochs", default="30,2", help="local epochs: one comparison each")
+    parser.add_argument("--epochs", default="30", help="local epochs: one comparison each")
     given = parser.parse_args()
     limit_to_one_thread()
     # Ray lowers the priority of its workers, so that any other program takes their cores.

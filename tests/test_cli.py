@@ -50,14 +50,13 @@ def test_compare_prints_a_table_and_writes_the_reports(call, tiny, tmp_path):
 
 
 def test_compare_as_json_is_one_object_and_nothing_else(call, tiny, tmp_path):
-    code, printed, errors = call("compare", tiny, "--out", tmp_path / "out", "--json")
+    code, printed, errors = call("compare", tiny, "--out", tmp_path / "out", "--device", "auto", "--json")
     assert code == 0
     found = strict(printed)
-    assert found["folder"] == str(tmp_path / "out")
+    assert found.pop("folder") == str(tmp_path / "out")
+    assert found.pop("devices") == ["cpu"], "where clients were trained"
     assert errors == ""
-    assert {key: value for key, value in found.items() if key != "folder"} == strict(
-        (tmp_path / "out" / "comparison.json").read_text()
-    )
+    assert found == strict((tmp_path / "out" / "comparison.json").read_text())
 
 
 def test_compare_takes_overrides(call, tiny, tmp_path):
@@ -209,7 +208,7 @@ def test_compare_under_several_delay_models(call, tiny, tmp_path):
     assert list(content["delays"]) == ["uniform", "lognormal"]
     assert read_run(out / "lognormal" / "random" / "seed-0").info.clocked_from == "uniform"
     assert read_run(out / "lognormal" / "submodular" / "seed-0").info.clocked_from is None
-    assert strict(call("report", out, "--json")[1]) == {"folder": str(out), **content}
+    assert strict(call("report", out, "--json")[1]) == {"folder": str(out), "devices": ["cpu"], **content}
     assert call("compare", tiny, "--delays", "uniform,uniform")[0] == 2
 
 

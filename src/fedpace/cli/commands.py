@@ -79,8 +79,12 @@ def compare(
     with _resumable(folder):
         report_folder(folder, console, as_json=as_json, plan=plan, records=records)
     if chosen[0].training.device is not None and not as_json:
-        devices = sorted({str(record.info.engine.get("device", "cpu")) for record in records})
-        console.print(f"Clients were trained on {', '.join(devices)}.", highlight=False, markup=False)
+        console.print(f"Clients were trained on {', '.join(_devices(records))}.", highlight=False, markup=False)
+
+
+def _devices(records: Sequence[RunRecord]) -> list[str]:
+    """Return the devices on which clients were trained, with the precision if it is not float32."""
+    return sorted({str(record.info.engine.get("device", "cpu")) for record in records})
 
 
 def estimate_duration(chosen: list[Experiment], how: Execution, *, jobs: int, as_json: bool) -> None:
@@ -287,7 +291,7 @@ def report_folder(
     if len(names) < 2:
         comparison = write_reports(runs, folder, summarise(runs, at=asked.at), suffix=asked.suffix)
         if as_json:
-            print_json({"folder": str(folder), **comparison.as_json()})
+            print_json({"folder": str(folder), "devices": _devices(runs), **comparison.as_json()})
             return
         console.print(terminal(scheme_table(comparison), console.width))
         if (costs := cost_table(comparison)) is not None:
@@ -307,7 +311,7 @@ def report_folder(
     with keeping(figures):
         write_atomically(figures, json_bytes(content))
     if as_json:
-        print_json({"folder": str(folder), **content})
+        print_json({"folder": str(folder), "devices": _devices(runs), **content})
         return
     console.print(terminal(delay_table(found)))
     _name_files([folder / name for name in found], console, asked.suffix)
