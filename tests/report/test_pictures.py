@@ -292,3 +292,10 @@ def test_names_of_curves_stand_near_their_ends_and_within_the_axes():
         assert side in (
             ("bottom", "bottom left") if path[-1, 1] == 0.4 else ("top", "bottom", "top left", "bottom left")
         )
+
+
+def test_a_name_stands_out_of_the_axes_rather_than_on_a_mark():
+    """Two marks near the left edge: the name of the first fits beside it only over the second."""
+    marks, names = [(0.19, 0.24), (0.12, 0.26)], ["pace", "pace-async"]
+    sides = plotly_figures.name_sides(marks, names, 0.028)
+    assert sides == ["bottom", "top"]

@@ -34,7 +34,7 @@ from fedpace.report.style import BAR, FAINT, INK, MAX_BANDED
 from fedpace.report.summary import headline
 from fedpace.report.tables import caption, missed
 
-WIDTH = 8.0
+WIDTH = 6.8
 """Width of the picture in inches: narrow, so that a phone shows its letters large enough."""
 DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 """Plotly's names of dashes -> matplotlib's."""
@@ -42,9 +42,9 @@ MARKS = {
     "circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "x": "X", "triangle-right": ">", "line-ns": "|",
 }  # fmt: skip
 """Plotly's names of marks -> matplotlib's; a hollow mark has the name with `-open`."""
-LETTER = 0.024
+LETTER = 0.028
 """Width of a letter of a mark's name, as a share of the axes' width."""
-CURVE_LETTER = 0.0125
+CURVE_LETTER = 0.0148
 """Width of a letter of a curve's name, as a share of the axes' width: curves have the whole width of the picture."""
 OFFSETS = {
     "top": (0, 9, "center", "bottom"),
@@ -67,7 +67,7 @@ def write_png(runs: Sequence[RunRecord], comparison: Comparison, path: Path) -> 
     missing = ["nothing was evaluated", *([""] if costs is not None else []), "no delays recorded"]
     names = [_legend_text(scheme, comparison) for scheme in comparison.schemes]
     columns = _legend_columns(names)
-    result, facts = textwrap.wrap(headline(comparison), 62), textwrap.wrap(caption(comparison), 105)
+    result, facts = textwrap.wrap(headline(comparison), 54), textwrap.wrap(caption(comparison), 86)
     figure = new_figure(WIDTH, 7.5 + 0.2 * (len(result) + len(facts) + -(-len(names) // columns)))
     if result:
         words = "\n".join(result)

@@ -245,6 +245,8 @@ NAME_APART = 0.03
 """Distance between curves below which a name could belong to either, as a share of the axes."""
 MAX_COVERED = 0.03
 """Cost of a place above which a curve gets no name; each point of another curve that is close costs 0.01."""
+COVERING = 100.0
+"""Cost of a covered area, where a length outside of the axes costs 1: names may stand out, but not on a mark."""
 _Box = tuple[float, float, float, float]
 """Left, low, right and high, as shares of the axes."""
 
@@ -280,7 +282,7 @@ def line_names(
                     continue
                 if ((every > (left, low)) & (every < (right, high))).all(axis=1).any():  # no line through a name
                     continue
-                cost = 0.01 * close + 100 * _covered(box, taken)
+                cost = 0.01 * close + _covered(box, taken)
                 if best is None or cost < best[0]:
                     best = (cost, place, side, box)
         if best is None or best[0] > MAX_COVERED:
@@ -331,11 +333,11 @@ def name_sides(places: Sequence[tuple[float, float]], names: Sequence[str], lett
 
 
 def _covered(box: _Box, taken: list[_Box]) -> float:
-    """Return how much of a box is covered by others or lies outside of the axes."""
+    """Return how much of a box is covered by others or lies outside of the axes, which is less bad."""
     left, low, right, high = box
     outside = max(0.0, -left) + max(0.0, right - 1.0) + max(0.0, -low) + max(0.0, high - 1.0)
     over = [
         max(0.0, min(right, other[2]) - max(left, other[0])) * max(0.0, min(high, other[3]) - max(low, other[1]))
         for other in taken
     ]
-    return outside + sum(over)
+    return outside + COVERING * sum(over)
