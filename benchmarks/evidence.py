@@ -27,6 +27,8 @@ import fedpace
 
 RUNS = "runs/evidence"
 FOLDERS = ("benchmarks", "experiments/results")
+READS = {"--recorded", "--beside"}
+"""Options of commands that name a file to read."""
 NOT_RECORDS = {"benchmarks/evidence.json"}
 """JSON files that hold no results."""
 
@@ -137,13 +139,18 @@ def measure(record: Record) -> None:
         words = [word.replace(RUNS, folder) for word in shlex.split(command)]
         last = number == len(record.commands)
         print(f"{record.name}: {shlex.join(words)}", file=sys.stderr, flush=True)
-        if not last or record.writes or record.file in words:
+        if not last or record.writes or writes_itself(words, record.file):
             run(words)
             continue
         part = ROOT / f"{record.file}.part"
         with part.open("w", encoding="utf-8") as file:
             run(words, file)
         part.replace(ROOT / record.file)  # a command that fails leaves the record as it was
+
+
+def writes_itself(words: Sequence[str], file: str) -> bool:
+    """Return whether a command writes the file that it names; one that only reads it prints its result."""
+    return any(word == file and words[place - 1] not in READS for place, word in enumerate(words))
 
 
 def run(words: Sequence[str], output: object = None) -> None:

@@ -91,3 +91,16 @@ def test_the_headline_of_readme_is_what_the_demo_gave():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"**{ours['speed_up']['mean']:.0f} times as fast as with random selection" in text
     assert f"{fedbuff / ours['time_to_target']['mean']:.1f} times as fast as with FedBuff**" in text
+
+
+def test_a_command_that_reads_its_own_record_prints_the_new_one():
+    """`time_to_target.py --recorded FILE` takes over rows of the record, and its output is the new record."""
+    file = "benchmarks/grid/images_mlp.json"
+    assert not evidence.writes_itself(["python", "a.py", "--recorded", file, "--afresh", "pace"], file)
+    assert evidence.writes_itself(["python", "a.py", "--json", file], file)
+    assert evidence.writes_itself(["python", "a.py", file], file)
+    for record in RECORDS.values():
+        if record.commands and not record.writes:
+            assert not (
+                "--afresh" in record.commands[-1] and evidence.writes_itself(record.commands[-1].split(), record.file)
+            )
