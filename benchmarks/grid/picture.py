@@ -94,8 +94,9 @@ def draw(judged: Judged, path: Path) -> None:
                     zorder=5 - size / 10,
                 )
         if factor is not None:
+            right = max(factor, others["pace"][row] or factor)  # a dot must not lie on the number
             axes.annotate(
-                f"{factor:.2f}", (factor, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=11,
+                f"{factor:.2f}", (right, y), xytext=(9, 0), textcoords="offset points", va="center", fontsize=11,
                 fontweight="bold", color=INK, bbox={"boxstyle": "square,pad=0.15", "fc": "white", "ec": "none"},
             )  # fmt: skip
     axes.axvline(1, color=FIXED["pace-async"].colour, linewidth=3, zorder=2)
