@@ -39,8 +39,8 @@ OFTEN = [
 """Half a minute of all that there is; the rest is slow."""
 
 LEAVES = {(place, "ace") for place in PLACES if place.startswith("quadratic")}
-"""ACE steps with old updates at every arrival. Stale gradients need shorter steps the longer the delays are: at the step
-size that suits random selection, ACE's default server rate is too large for Quadratic."""
+"""ACE steps with old updates at every arrival. Stale gradients need shorter steps the longer the delays are: at the
+step size that suits random selection, ACE's default server rate is too large for Quadratic."""
 
 
 def stays(place, label):
