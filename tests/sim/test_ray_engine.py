@@ -268,3 +268,46 @@ def test_a_running_cluster_is_joined_and_left_alone(tmp_path, monkeypatch):
             cluster.communicate("\n", timeout=PATIENCE)
     subprocess.run(command(tmp_path, "alone", "--engine", "inline"), check=True, timeout=PATIENCE)
     assert rounds(tmp_path / "first") == rounds(tmp_path / "second") == rounds(tmp_path / "alone") != b""
+
+
+NODES = """
+import sys, time
+import ray
+from fedpace.data.digits import Digits
+from fedpace.models.builtin import Softmax
+from fedpace.sim.engines.ray import Ray
+from fedpace.sim.torch_trainer import TorchTrainer
+from fedpace.sim.training import Training
+
+class Where:
+    def cost(self, trainer):
+        return 1.0
+    def run(self, trainer, parameters):
+        time.sleep(0.3)
+        return [ray.get_runtime_context().get_node_id()]
+
+trainer = TorchTrainer(Digits(clients=4).build(seed=0), Softmax(), Training(), seed=0)
+engine = Ray(trainer, address=sys.argv[1])
+for round in range(2):
+    nodes = [answers[0] for answers in engine._run(trainer.initial, [Where() for _ in range(8)])]
+print("nodes:", sorted(nodes.count(each) for each in set(nodes)))
+engine.close()
+"""
+
+
+@pytest.mark.slow
+def test_tasks_are_spread_over_the_nodes_of_a_cluster(monkeypatch):
+    """Left to itself, Ray gives all short tasks to the node where it already has a worker."""
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes) as cluster:
+        address = cluster.stdout.readline().strip()
+        try:
+            words = [sys.executable, "-c", NODES, address]
+            told = subprocess.run(words, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
+        finally:
+            cluster.communicate("\n", timeout=PATIENCE)
+    least, most = json.loads(told.partition("nodes: ")[2].splitlines()[0])
+    assert least + most == 8
+    assert least >= 2
