@@ -252,20 +252,27 @@ cluster.shutdown()
 """
 
 
-@pytest.mark.slow
-def test_a_running_cluster_is_joined_and_left_alone(tmp_path, monkeypatch):
-    """A cluster of two nodes, a process of its own: the second run finds it as the first one did."""
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster of two nodes in a process of its own, and its address."""
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # all of it on loopback, the runs too
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes) as cluster:
-        address = ["--engine", "ray", "--ray-address", cluster.stdout.readline().strip()]
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes) as process:
         try:
-            subprocess.run(command(tmp_path, "first", *address), check=True, timeout=PATIENCE)
-            subprocess.run(command(tmp_path, "second", *address, "--workers", "1"), check=True, timeout=PATIENCE)
-            assert cluster.poll() is None
+            yield process, process.stdout.readline().strip()
         finally:
-            cluster.communicate("\n", timeout=PATIENCE)
+            process.communicate("\n", timeout=PATIENCE)
+
+
+@pytest.mark.slow
+def test_a_running_cluster_is_joined_and_left_alone(tmp_path, cluster):
+    """The second run finds the cluster as the first one did."""
+    process, address = cluster
+    joined = ["--engine", "ray", "--ray-address", address]
+    subprocess.run(command(tmp_path, "first", *joined), check=True, timeout=PATIENCE)
+    subprocess.run(command(tmp_path, "second", *joined, "--workers", "1"), check=True, timeout=PATIENCE)
+    assert process.poll() is None
     subprocess.run(command(tmp_path, "alone", "--engine", "inline"), check=True, timeout=PATIENCE)
     assert rounds(tmp_path / "first") == rounds(tmp_path / "second") == rounds(tmp_path / "alone") != b""
 
@@ -296,18 +303,10 @@ engine.close()
 
 
 @pytest.mark.slow
-def test_tasks_are_spread_over_the_nodes_of_a_cluster(monkeypatch):
+def test_tasks_are_spread_over_the_nodes_of_a_cluster(cluster):
     """Left to itself, Ray gives all short tasks to the node where it already has a worker."""
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", CLUSTER], **pipes) as cluster:
-        address = cluster.stdout.readline().strip()
-        try:
-            words = [sys.executable, "-c", NODES, address]
-            told = subprocess.run(words, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
-        finally:
-            cluster.communicate("\n", timeout=PATIENCE)
+    words = [sys.executable, "-c", NODES, cluster[1]]
+    told = subprocess.run(words, check=True, timeout=PATIENCE, capture_output=True, text=True).stdout
     least, most = json.loads(told.partition("nodes: ")[2].splitlines()[0])
     assert least + most == 8
     assert least >= 2

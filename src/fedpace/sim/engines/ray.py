@@ -154,6 +154,7 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
 
 
+# By default Ray gives all short tasks to the node where it already has a worker.
 @ray.remote(num_cpus=1, max_retries=RETRIES, scheduling_strategy="SPREAD")
 def _work(worker_inputs: list[Any], parameters: NDArray[Any], task: EngineTask) -> Sequence[Any]:
     """Compute a task. The list around the worker_inputs' reference keeps Ray from fetching them for every task."""
